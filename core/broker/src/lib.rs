@@ -1,1 +1,6 @@
-//! placeholder
+//! The Ticketing broker as a library: lock table, stores, TCP and TLS front.
+
+#![forbid(unsafe_code)]
+
+pub mod config;
+pub mod store;
