@@ -4,3 +4,5 @@
 
 pub mod config;
 pub mod store;
+pub mod table;
+pub mod token;
