@@ -101,7 +101,9 @@ impl<'a> KeyList<'a> {
         let mut last: Option<&[u8]> = None;
         for _ in 0..count {
             let (&len, tail) = rest.split_first().ok_or(BadList::Malformed)?;
-            let (key, tail) = tail.split_at_checked(len.into()).ok_or(BadList::Malformed)?;
+            let (key, tail) = tail
+                .split_at_checked(len.into())
+                .ok_or(BadList::Malformed)?;
             bad_key |= Key::from_bytes(key).is_err();
             unordered |= last.is_some_and(|l| l >= key);
             last = Some(key);
@@ -229,8 +231,8 @@ impl KeySet {
         let keys: Vec<S> = keys.into_iter().collect();
         let mut checked = Vec::with_capacity(keys.len());
         for (index, key) in keys.iter().enumerate() {
-            let key = Key::new(key.as_ref())
-                .map_err(|reason| InvalidKeySet::Key { index, reason })?;
+            let key =
+                Key::new(key.as_ref()).map_err(|reason| InvalidKeySet::Key { index, reason })?;
             checked.push(key);
         }
         checked.sort_unstable();
@@ -248,7 +250,9 @@ impl KeySet {
             bytes.push(u8::try_from(key.as_bytes().len()).expect("at most 128"));
             bytes.extend_from_slice(key.as_bytes());
         }
-        KeySet { bytes: bytes.into() }
+        KeySet {
+            bytes: bytes.into(),
+        }
     }
 
     /// The keys as a request carries them: a set of one travels as a single (C5).
@@ -265,7 +269,9 @@ impl From<Keys<'_>> for KeySet {
     fn from(keys: Keys<'_>) -> Self {
         match keys {
             Keys::One(key) => Self::from_ascending(1, std::iter::once(key)),
-            Keys::Set(list) => KeySet { bytes: list.bytes.into() },
+            Keys::Set(list) => KeySet {
+                bytes: list.bytes.into(),
+            },
         }
     }
 }

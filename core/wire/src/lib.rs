@@ -31,7 +31,9 @@ pub use handshake::{
     ACCEPTED, AUTH_LEN, HELLO_LEN, Hello, HelloError, Identity, IdentityError, Mode, NONCE_LEN,
     REJECTED,
 };
-pub use key::{InvalidKey, InvalidKeySet, Key, KeyList, KeySet, Keys, KeysIter, MAX_KEY_LEN, MAX_SET_KEYS};
+pub use key::{
+    InvalidKey, InvalidKeySet, Key, KeyList, KeySet, Keys, KeysIter, MAX_KEY_LEN, MAX_SET_KEYS,
+};
 pub use reply::{ErrorCode, Reply, SLOT_NONE, Slot};
 pub use request::{Incoming, MAX_LEASE, Request};
 

@@ -91,7 +91,10 @@ impl ErrorCode {
 
 /// A frame from the broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "`id` is the request that a reply answers, `token` the grant's")]
+#[allow(
+    missing_docs,
+    reason = "`id` is the request that a reply answers, `token` the grant's"
+)]
 pub enum Reply {
     /// `A`: one key is granted.
     Acquired { id: RequestId, token: Token },
@@ -186,28 +189,49 @@ impl Reply {
     /// # Errors
     /// [`Violation`]: close the connection.
     pub fn decode(buf: &[u8]) -> Result<Option<(Self, usize)>, Violation> {
-        let Some((opcode, len)) = frame::header(buf) else { return Ok(None) };
+        let Some((opcode, len)) = frame::header(buf) else {
+            return Ok(None);
+        };
         let expected = Self::body_len(opcode).ok_or(Violation::Opcode(opcode))?;
         if len != expected {
             return Err(Violation::Length { opcode, len });
         }
         let used = HEADER_LEN + usize::from(len);
-        let Some(mut body) = buf.get(HEADER_LEN..used) else { return Ok(None) };
+        let Some(mut body) = buf.get(HEADER_LEN..used) else {
+            return Ok(None);
+        };
         if opcode == b'L' {
-            return Ok(Some((Reply::Leader { slot: Slot::from_wire(body[0])? }, used)));
+            return Ok(Some((
+                Reply::Leader {
+                    slot: Slot::from_wire(body[0])?,
+                },
+                used,
+            )));
         }
         let id = frame::take_id(&mut body)?;
         let reply = match opcode {
-            b'A' => Reply::Acquired { id, token: take_token(&mut body)? },
-            b'S' => Reply::SetAcquired { id, token: take_token(&mut body)? },
+            b'A' => Reply::Acquired {
+                id,
+                token: take_token(&mut body)?,
+            },
+            b'S' => Reply::SetAcquired {
+                id,
+                token: take_token(&mut body)?,
+            },
             b'T' => Reply::TimedOut { id },
             b'B' => Reply::Busy { id },
             b'R' => Reply::Released { id },
             b'G' => Reply::SetReleased { id },
             b'N' => Reply::NotCurrent { id },
-            b'M' => Reply::Moved { id, slot: Slot::from_wire(body[0])? },
+            b'M' => Reply::Moved {
+                id,
+                slot: Slot::from_wire(body[0])?,
+            },
             b'I' => Reply::Indeterminate { id },
-            _ => Reply::Error { id, code: ErrorCode::from_wire(body[0])? },
+            _ => Reply::Error {
+                id,
+                code: ErrorCode::from_wire(body[0])?,
+            },
         };
         Ok(Some((reply, used)))
     }

@@ -86,7 +86,9 @@ impl<'a> Incoming<'a> {
     /// # Errors
     /// [`Violation`]: close the connection.
     pub fn decode(buf: &'a [u8]) -> Result<Option<(Self, usize)>, Violation> {
-        let Some((opcode, len)) = frame::header(buf) else { return Ok(None) };
+        let Some((opcode, len)) = frame::header(buf) else {
+            return Ok(None);
+        };
         let body_len = usize::from(len);
         let allowed = match opcode {
             b'A' => ACQUIRE_FIXED..=ACQUIRE_FIXED + MAX_KEY_LEN,
@@ -99,7 +101,9 @@ impl<'a> Incoming<'a> {
             return Err(Violation::Length { opcode, len });
         }
         let used = HEADER_LEN + body_len;
-        let Some(mut body) = buf.get(HEADER_LEN..used) else { return Ok(None) };
+        let Some(mut body) = buf.get(HEADER_LEN..used) else {
+            return Ok(None);
+        };
         let id = frame::take_id(&mut body)?;
         Ok(Some((Self::decode_body(opcode, id, body)?, used)))
     }
@@ -111,7 +115,12 @@ impl<'a> Incoming<'a> {
             match decode_keys(opcode == b'S', body)? {
                 Err(code) => refused(code),
                 Ok(_) if !(1..=MAX_LEASE).contains(&lease) => refused(ErrorCode::BadLease),
-                Ok(keys) => Ok(Incoming::Request(Request::Acquire { id, wait, lease, keys })),
+                Ok(keys) => Ok(Incoming::Request(Request::Acquire {
+                    id,
+                    wait,
+                    lease,
+                    keys,
+                })),
             }
         } else {
             let token = Token::new(frame::take_u64(&mut body));
@@ -128,7 +137,9 @@ impl<'a> Incoming<'a> {
 
 fn decode_keys(set: bool, body: &[u8]) -> Result<Result<Keys<'_>, ErrorCode>, Violation> {
     if !set {
-        return Ok(Key::from_bytes(body).map(Keys::One).map_err(|_| ErrorCode::BadKey));
+        return Ok(Key::from_bytes(body)
+            .map(Keys::One)
+            .map_err(|_| ErrorCode::BadKey));
     }
     match KeyList::decode(body) {
         Ok(list) => Ok(Ok(Keys::Set(list))),
