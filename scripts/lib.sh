@@ -1,0 +1,58 @@
+# shellcheck shell=bash
+# What the scripts beside this file share. Sourced, never run.
+
+set -euo pipefail
+
+# Scripts work from any folder and never wait for someone to type.
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+exec </dev/null
+
+say() { printf '%s\n' "$*" >&2; }
+
+die() {
+  say "error: $*"
+  exit 1
+}
+
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# Can this run install Debian packages by itself?
+can_apt() { have apt-get && [ "$(id -u)" = 0 ]; }
+
+apt_install() {
+  # Debian's lists may be absent on a new machine, and an old list may name a version that is gone.
+  DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@" >/dev/null 2>&1 && return
+  apt-get update >/dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@" >/dev/null
+}
+
+# need COMMAND PACKAGE WHY: makes sure that COMMAND exists, by apt where that is possible.
+need() {
+  have "$1" && return
+  if can_apt; then
+    say "installing $2 ($3)"
+    apt_install "$2" || die "apt-get could not install $2, needed for $3"
+  fi
+  have "$1" || die "'$1' is missing, needed for $3: install it (Debian: apt-get install $2) and try again"
+}
+
+# The oldest Rust that builds the workspace, from the one place that says so.
+rust_version() { sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml; }
+
+# Rust is not installed from here: Debian's own is too old and a toolchain is the user's choice.
+need_rust() {
+  local wanted found
+  wanted=$(rust_version)
+  have cargo || die "'cargo' is missing: install Rust $wanted or newer from https://rustup.rs and try again"
+  found=$(rustc --version | cut -d' ' -f2)
+  [ "$(printf '%s\n%s\n' "$wanted" "${found%%-*}" | sort -V | head -n 1)" = "$wanted" ] ||
+    die "rustc $found is too old: install Rust $wanted or newer (rustup update stable) and try again"
+}
+
+# need_component COMMAND COMPONENT: a part of the toolchain that cargo runs.
+need_component() {
+  cargo "$1" --version >/dev/null 2>&1 ||
+    die "'cargo $1' is missing: run 'rustup component add $2' and try again"
+}
+
+# SQLite and the TLS primitives are compiled from C.
+need_cc() { need cc gcc "compiling SQLite and TLS"; [ -e /usr/include/stdlib.h ] || ! can_apt || apt_install libc6-dev; }
