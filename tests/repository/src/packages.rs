@@ -21,15 +21,22 @@ pub fn ours_from_a_registry(files: &[File]) -> Vec<String> {
         if is_lock {
             let packages = table.get("package").and_then(Value::as_array);
             for package in packages.into_iter().flatten() {
-                let name = package.get("name").and_then(Value::as_str).unwrap_or_default();
+                let name = package
+                    .get("name")
+                    .and_then(Value::as_str)
+                    .unwrap_or_default();
                 if is_ours(name) && package.get("source").is_some() {
                     offences.push(format!("{}: {name} has a source", file.path));
                 }
             }
         } else {
             for (name, dependency) in dependencies(&table) {
-                let package = dependency.get("package").and_then(Value::as_str).unwrap_or(&name);
-                let local = dependency.get("path").is_some() || dependency.get("workspace").is_some();
+                let package = dependency
+                    .get("package")
+                    .and_then(Value::as_str)
+                    .unwrap_or(&name);
+                let local =
+                    dependency.get("path").is_some() || dependency.get("workspace").is_some();
                 if is_ours(package) && !local {
                     offences.push(format!("{}: {package} has no path", file.path));
                 }
@@ -53,7 +60,10 @@ pub fn not_allowed(deny: &str, metadata: &Json) -> Vec<String> {
             .collect()
     };
     let licences = strings("licenses", "allow");
-    assert!(!licences.is_empty(), "deny.toml has a list [licenses] allow");
+    assert!(
+        !licences.is_empty(),
+        "deny.toml has a list [licenses] allow"
+    );
     let banned = strings("bans", "deny");
 
     let mut offences = Vec::new();
@@ -68,9 +78,8 @@ pub fn not_allowed(deny: &str, metadata: &Json) -> Vec<String> {
         }
         let licence = package["license"].as_str().unwrap_or_default();
         // Old manifests write `MIT/Apache-2.0`.
-        let allowed = spdx::Expression::parse_mode(licence, spdx::ParseMode::LAX).is_ok_and(|licence| {
-            licence.evaluate(|part| licences.contains(&part.to_string()))
-        });
+        let allowed = spdx::Expression::parse_mode(licence, spdx::ParseMode::LAX)
+            .is_ok_and(|licence| licence.evaluate(|part| licences.contains(&part.to_string())));
         if !allowed {
             offences.push(format!("{name}: licence '{licence}'"));
         }
@@ -82,7 +91,9 @@ pub fn not_allowed(deny: &str, metadata: &Json) -> Vec<String> {
 fn dependencies(manifest: &Table) -> Vec<(String, Value)> {
     let mut found = Vec::new();
     for (key, value) in manifest {
-        let Some(table) = value.as_table() else { continue };
+        let Some(table) = value.as_table() else {
+            continue;
+        };
         if key.ends_with("dependencies") {
             found.extend(table.clone());
         } else if matches!(key.as_str(), "workspace" | "target") || key.starts_with("cfg(") {
@@ -109,7 +120,10 @@ mod tests {
         let manifest = "[workspace.dependencies]\nticketing-wire = { path = 'core/wire' }\n\
             wire = { package = 'ticketing-wire', version = '1' }\n\
             [target.'cfg(unix)'.dev-dependencies]\nticketing = '1'\ntokio = '1'\n";
-        let files = [File::new("Cargo.lock", lock), File::new("x/Cargo.toml", manifest)];
+        let files = [
+            File::new("Cargo.lock", lock),
+            File::new("x/Cargo.toml", manifest),
+        ];
         let mut found = ours_from_a_registry(&files);
         found.sort();
         let expected = [

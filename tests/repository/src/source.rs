@@ -20,12 +20,19 @@ pub fn unsafe_allowed(files: &[File]) -> Vec<String> {
     let mut offences = Vec::new();
     for folder in crates(files).filter(|folder| folder != "core/ffi") {
         let roots = ["src/lib.rs", "src/main.rs"].map(|root| format!("{folder}/{root}"));
-        let roots: Vec<_> = files.iter().filter(|file| roots.contains(&file.path)).collect();
+        let roots: Vec<_> = files
+            .iter()
+            .filter(|file| roots.contains(&file.path))
+            .collect();
         if roots.is_empty() {
             offences.push(format!("{folder}: neither src/lib.rs nor src/main.rs"));
         }
         for root in roots {
-            if !root.text.lines().any(|line| line == "#![forbid(unsafe_code)]") {
+            if !root
+                .text
+                .lines()
+                .any(|line| line == "#![forbid(unsafe_code)]")
+            {
                 offences.push(format!("{}: no #![forbid(unsafe_code)]", root.path));
             }
         }
@@ -38,16 +45,30 @@ pub fn manifests(files: &[File]) -> Vec<String> {
     let mut offences = Vec::new();
     for folder in crates(files) {
         let path = format!("{folder}/Cargo.toml");
-        let text = &files.iter().find(|file| file.path == path).expect("crates() found it").text;
+        let text = &files
+            .iter()
+            .find(|file| file.path == path)
+            .expect("crates() found it")
+            .text;
         let Ok(manifest) = text.parse::<Table>() else {
             offences.push(format!("{path}: not TOML"));
             continue;
         };
         let inherits = |value: Option<&Value>| {
-            value.and_then(|value| value.get("workspace")).and_then(Value::as_bool) == Some(true)
+            value
+                .and_then(|value| value.get("workspace"))
+                .and_then(Value::as_bool)
+                == Some(true)
         };
         let package = manifest.get("package");
-        for key in ["version", "edition", "rust-version", "license", "authors", "publish"] {
+        for key in [
+            "version",
+            "edition",
+            "rust-version",
+            "license",
+            "authors",
+            "publish",
+        ] {
             if !inherits(package.and_then(|package| package.get(key))) {
                 offences.push(format!("{path}: no {key}.workspace = true"));
             }
@@ -80,7 +101,10 @@ pub fn personal_paths(files: &[File]) -> Vec<String> {
 
 /// The folders of the workspace's crates.
 fn crates(files: &[File]) -> impl Iterator<Item = String> {
-    files.iter().filter_map(|file| file.path.strip_suffix("/Cargo.toml")).map(str::to_owned)
+    files
+        .iter()
+        .filter_map(|file| file.path.strip_suffix("/Cargo.toml"))
+        .map(str::to_owned)
 }
 
 #[cfg(test)]
