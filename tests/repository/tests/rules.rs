@@ -54,11 +54,6 @@ fn licences_and_sources_are_those_of_deny_toml() {
 }
 
 #[test]
-fn modules_are_short() {
-    assert_none(source::long_modules(&FILES), "split these modules");
-}
-
-#[test]
 fn every_crate_takes_its_metadata_from_the_workspace() {
     assert_none(source::manifests(&FILES), "take these from the workspace");
 }
