@@ -1,0 +1,116 @@
+//! The thin driver: sockets, TLS and timers for the state machine, which decides everything.
+
+mod connect;
+mod pump;
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+
+use ticketing_wire::Identity;
+use tokio::task::JoinSet;
+
+use crate::addr::Addr;
+use crate::clock::Moment;
+use crate::shared::Shared;
+use crate::state::{Failure, LinkId};
+use crate::tls::TlsClient;
+
+/// Whom the connections go to, and how.
+pub(crate) struct Peer {
+    pub(crate) addrs: Vec<Addr>,
+    /// Never printed (C29).
+    pub(crate) token: String,
+    pub(crate) identity: Identity,
+    pub(crate) tls: TlsClient,
+}
+
+/// Tells the state machine that nothing drives it any more, also when the runtime that this task
+/// lived in was shut down: calls then fail instead of waiting for ever.
+struct Gone(Arc<Shared>);
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        if self.0.check_process().is_ok() {
+            self.0.with(|state, now| state.driver_gone(now));
+        }
+    }
+}
+
+/// The one task of a broker object, beside one for each connection. Ends when it is closed and
+/// every socket is gone.
+pub(crate) async fn run(shared: Arc<Shared>, peer: Arc<Peer>) {
+    let gone = Gone(Arc::clone(&shared));
+    // Dropped first: no socket is left when `gone` says so.
+    let mut connections = JoinSet::new();
+    while let Some(deadline) = step(&shared, &peer, &mut connections).await {
+        let woken = poll_fn(|_| match shared.with(|state, _| state.driver_is_woken()) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        });
+        tokio::select! {
+            () = woken => {}
+            () = sleep_until(deadline) => {}
+            Some(ended) = connections.join_next() => {
+                if let Err(e) = ended {
+                    tracing::error!(error = %e, "a connection task failed, please report it");
+                }
+            }
+        }
+    }
+    connections.shutdown().await;
+    drop(gone);
+}
+
+/// Does what is due and opens connections. `None` when all is over, else the next deadline.
+async fn step(
+    shared: &Arc<Shared>,
+    peer: &Arc<Peer>,
+    connections: &mut JoinSet<()>,
+) -> Option<Option<Moment>> {
+    poll_fn(|cx| {
+        let mut links = Vec::new();
+        let next = shared.with(|state, now| {
+            state.tick(now);
+            if state.is_closed() {
+                return None;
+            }
+            links.extend(std::iter::from_fn(|| state.next_connect()));
+            Some(state.next_deadline(cx.waker()))
+        });
+        for link in links {
+            connections.spawn(connection(Arc::clone(shared), Arc::clone(peer), link));
+        }
+        Poll::Ready(next)
+    })
+    .await
+}
+
+async fn sleep_until(deadline: Option<Moment>) {
+    match deadline {
+        Some(at) => tokio::time::sleep(Moment::now().until(at)).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// One connection, from the attempt to its end.
+async fn connection(shared: Arc<Shared>, peer: Arc<Peer>, link: LinkId) {
+    let (node, mode) = shared.with(|state, _| (state.node_of(link), state.expected_mode(link)));
+    let addr = &peer.addrs[node];
+    match connect::open(addr, &peer, mode).await {
+        Ok(stream) => {
+            if let Some(session) = shared.with(|state, now| state.connected(now, link)) {
+                tracing::debug!(%addr, session, "connected");
+                pump::run(&shared, session, stream).await;
+            }
+        }
+        Err(failure) => {
+            let failure = match failure {
+                Failure::Other(why) => Failure::Other(format!("{addr}: {why}")),
+                Failure::Rejected => Failure::Rejected,
+            };
+            tracing::debug!(%addr, ?failure, "not connected");
+            shared.with(|state, now| state.connect_failed(now, link, failure));
+        }
+    }
+}

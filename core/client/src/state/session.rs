@@ -1,0 +1,554 @@
+//! One session: an authenticated connection, from its hello to its end (C7, C10, C13, C13a).
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use ticketing_wire::{KeySet, MAX_REPLY_LEN, Reply, Request, RequestId, Slot};
+
+use super::*;
+use crate::error::TicketError;
+
+/// A connection that has been authenticated.
+pub(super) struct Session {
+    /// The link that replaces it when it ends; none once it is retired.
+    pub(super) link: Option<LinkId>,
+    pub(super) node: usize,
+    pub(super) opened: Moment,
+    phase: Phase,
+    /// Cluster: not used before its first `L` (C14). Single: from the start.
+    pub(super) told_leader: bool,
+    /// What this node said last about the leader.
+    pub(super) says: Option<Slot>,
+    /// Ended or ends through `M`, `E3` or `E4` (C14).
+    pub(super) redirected: bool,
+    next_id: u64,
+    /// The bytes of a reply that is not whole yet.
+    partial: Vec<u8>,
+    /// Assigned, not yet handed to the transport.
+    outbox: VecDeque<Item>,
+    /// A write is under way; nothing more is assigned until it is done.
+    writing: bool,
+    outstanding: HashMap<u64, Pending>,
+    /// How many of the outstanding are given-up acquires, and tries of finished releases.
+    given_up: usize,
+    idle: usize,
+    writer: Option<Waker>,
+    ender: Option<Waker>,
+}
+
+/// A request in an outbox.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Item {
+    Acquire(AcquireId),
+    Release(ReleaseId),
+}
+
+/// A request that was sent and is not answered.
+#[derive(Debug)]
+pub(super) enum Pending {
+    Acquire(AcquireId),
+    /// Nobody waits for it any more; a grant is given back (C10).
+    GivenUp(Arc<KeySet>),
+    Release {
+        id: ReleaseId,
+        set: bool,
+    },
+    /// A further try of a release that has its answer.
+    Idle {
+        set: bool,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Open,
+    /// Nothing new is sent; ends when only given-up acquires are unanswered (C9).
+    Retired,
+    /// C13a: half-closed, read until the end of stream or this moment.
+    Ending {
+        until: Moment,
+        told: bool,
+    },
+    /// Over; the driver closes the socket.
+    Over(SessionEnd),
+}
+
+/// How the driver closes a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SessionEnd {
+    /// In the usual way.
+    Close,
+    /// With a reset: the peer ignored the half-close (C13a).
+    Reset,
+}
+
+/// What the driver does next for a session's sending side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Transmit {
+    /// Write the buffer, then call `transmitted`.
+    Write,
+    /// Shut down the sending side; nothing follows.
+    Shutdown,
+}
+
+impl Session {
+    fn counted(&self) -> usize {
+        self.outstanding.len() - self.given_up - self.idle
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.phase == Phase::Open
+    }
+
+    pub(super) fn is_retired(&self) -> bool {
+        self.phase == Phase::Retired
+    }
+
+    pub(super) fn is_ending(&self) -> bool {
+        matches!(self.phase, Phase::Ending { .. })
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.phase, Phase::Over(_))
+    }
+
+    pub(super) fn has_given_up(&self) -> bool {
+        self.given_up > 0
+    }
+
+    /// Open and free to write.
+    pub(super) fn is_writable(&self) -> bool {
+        self.is_open() && !self.writing
+    }
+
+    /// Acquires and releases that somebody still waits for.
+    pub(super) fn other_acquires(&self) -> usize {
+        self.outstanding
+            .values()
+            .filter(|p| matches!(p, Pending::Acquire(_)))
+            .count()
+    }
+
+    pub(super) fn pending(&self, id: RequestId) -> Option<&Pending> {
+        self.outstanding.get(&id.get())
+    }
+
+    pub(super) fn take_pending(&mut self, id: RequestId) -> Pending {
+        let pending = self
+            .outstanding
+            .remove(&id.get())
+            .expect("looked up before");
+        match pending {
+            Pending::GivenUp(_) => self.given_up -= 1,
+            Pending::Idle { .. } => self.idle -= 1,
+            Pending::Acquire(_) | Pending::Release { .. } => {}
+        }
+        pending
+    }
+
+    fn take_id(&mut self) -> RequestId {
+        self.next_id += 1;
+        RequestId::new(self.next_id).expect("counts from 1")
+    }
+}
+
+impl State {
+    /// A connection is authenticated; its hello has been checked by the driver. `None` if it is
+    /// not wanted any more.
+    pub(crate) fn connected(&mut self, now: Moment, link: LinkId) -> Option<SessionId> {
+        let wanted = match self.life {
+            Life::Open => true,
+            Life::Closing => self.releases_remain(),
+            Life::Closed => false,
+        };
+        if !wanted {
+            self.link_unwanted(link);
+            self.dispatch(now);
+            return None;
+        }
+        let id = self.number();
+        let node = self.links[link].node;
+        let session = Session {
+            link: Some(link),
+            node,
+            opened: now,
+            phase: Phase::Open,
+            told_leader: self.topology.is_single(),
+            says: None,
+            redirected: false,
+            next_id: 0,
+            partial: Vec::new(),
+            outbox: VecDeque::new(),
+            writing: false,
+            outstanding: HashMap::new(),
+            given_up: 0,
+            idle: 0,
+            writer: None,
+            ender: None,
+        };
+        self.sessions.insert(id, session);
+        self.link_up(link, id);
+        self.usable_changed();
+        self.dispatch(now);
+        Some(id)
+    }
+
+    /// What to send next. `Write` fills `buf`: from then on those requests count as sent (C7).
+    pub(crate) fn poll_transmit(
+        &mut self,
+        now: Moment,
+        id: SessionId,
+        buf: &mut Vec<u8>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Transmit> {
+        buf.clear();
+        while let Some(item) = self
+            .sessions
+            .get_mut(&id)
+            .and_then(|s| s.outbox.pop_front())
+        {
+            match item {
+                Item::Acquire(acquire) => self.send_acquire(now, id, acquire, buf),
+                Item::Release(release) => self.send_release(now, id, release, buf),
+            }
+        }
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return Poll::Pending;
+        };
+        if !buf.is_empty() {
+            session.writing = true;
+            return Poll::Ready(Transmit::Write);
+        }
+        if let Phase::Ending {
+            told: told @ false, ..
+        } = &mut session.phase
+        {
+            *told = true;
+            return Poll::Ready(Transmit::Shutdown);
+        }
+        session.writer = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn send_acquire(&mut self, now: Moment, sid: SessionId, id: AcquireId, buf: &mut Vec<u8>) {
+        // Cancelled or failed meanwhile: it is simply not there any more (C8).
+        let assigned = |a: &Acquire| matches!(a.stage, acquire::Stage::Assigned(s) if s == sid);
+        if !self.acquires.get(&id).is_some_and(assigned) {
+            return;
+        }
+        let Some(wait) = self.wire_wait(now, id) else {
+            self.acquire_due(now, id);
+            return;
+        };
+        let session = self.sessions.get_mut(&sid).expect("it transmits");
+        let wire = session.take_id();
+        session.outstanding.insert(wire.get(), Pending::Acquire(id));
+        self.sent(now, id, sid, wire.get(), wait);
+        let acquire = &self.acquires[&id];
+        let (lease, keys) = (acquire.terms.lease, acquire.keys.as_keys());
+        Request::Acquire {
+            id: wire,
+            wait,
+            lease,
+            keys,
+        }
+        .encode(buf);
+    }
+
+    fn send_release(&mut self, now: Moment, sid: SessionId, id: ReleaseId, buf: &mut Vec<u8>) {
+        let session = self.sessions.get_mut(&sid).expect("it transmits");
+        let wire = session.take_id();
+        let Some((keys, token)) = self.release_sent(now, id, sid, wire.get()) else {
+            return;
+        };
+        let keys = keys.as_keys();
+        let session = self.sessions.get_mut(&sid).expect("it transmits");
+        session.outstanding.insert(
+            wire.get(),
+            Pending::Release {
+                id,
+                set: keys.len() > 1,
+            },
+        );
+        Request::Release {
+            id: wire,
+            token,
+            keys,
+        }
+        .encode(buf);
+    }
+
+    /// The last `Write` has left.
+    pub(crate) fn transmitted(&mut self, now: Moment, id: SessionId) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.writing = false;
+        }
+        self.dispatch(now);
+    }
+
+    /// Bytes that were read. Says whether a reply is half there, so that the driver can time it.
+    pub(crate) fn received(&mut self, now: Moment, id: SessionId, mut bytes: &[u8]) -> bool {
+        while !bytes.is_empty() {
+            let Some(session) = self.sessions.get_mut(&id) else {
+                return false;
+            };
+            if session.is_over() {
+                return false;
+            }
+            // Bytes join a partial frame only as far as it can reach; the rest is decoded in place.
+            let joined = !session.partial.is_empty();
+            let taken = if joined {
+                let room = MAX_REPLY_LEN - session.partial.len();
+                let taken = room.min(bytes.len());
+                session.partial.extend_from_slice(&bytes[..taken]);
+                taken
+            } else {
+                0
+            };
+            let before = session.partial.len() - taken;
+            let source = if joined {
+                session.partial.as_slice()
+            } else {
+                bytes
+            };
+            match Reply::decode(source) {
+                Ok(Some((reply, used))) => {
+                    bytes = &bytes[used - before..];
+                    session.partial.clear();
+                    if !self.handle(now, id, reply) {
+                        break;
+                    }
+                }
+                Ok(None) if joined => bytes = &bytes[taken..],
+                Ok(None) => {
+                    session.partial.extend_from_slice(bytes);
+                    bytes = &[];
+                }
+                Err(violation) => {
+                    self.malformed(now, id, &violation.to_string());
+                    break;
+                }
+            }
+        }
+        self.dispatch(now);
+        self.sessions
+            .get(&id)
+            .is_some_and(|s| !s.is_over() && !s.partial.is_empty())
+    }
+
+    /// The peer closed its sending side.
+    pub(crate) fn end_of_stream(&mut self, now: Moment, id: SessionId) {
+        self.lost(now, id, "the broker closed the connection");
+    }
+
+    /// The connection broke, stalled or was closed.
+    pub(crate) fn lost(&mut self, now: Moment, id: SessionId, why: &str) {
+        let Some(session) = self.sessions.get(&id) else {
+            return;
+        };
+        if !session.is_over() {
+            if session.is_open() {
+                self.last_error = Some(why.to_owned());
+            }
+            self.end(now, id, SessionEnd::Close);
+        }
+        self.dispatch(now);
+    }
+
+    /// A frame that no broker sends: close at once, read nothing more (C13).
+    pub(super) fn malformed(&mut self, now: Moment, id: SessionId, what: &str) {
+        tracing::warn!(
+            what,
+            "the broker's bytes are not the protocol's; closing the connection"
+        );
+        self.last_error = Some(format!("protocol violation by the broker: {what}"));
+        self.end(now, id, SessionEnd::Close);
+    }
+
+    /// Ready when the session is over; the driver then closes the socket and calls `forget`.
+    pub(crate) fn poll_over(&mut self, id: SessionId, cx: &mut Context<'_>) -> Poll<SessionEnd> {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return Poll::Ready(SessionEnd::Close);
+        };
+        if let Phase::Over(end) = session.phase {
+            return Poll::Ready(end);
+        }
+        session.ender = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// The socket is closed.
+    pub(crate) fn forget(&mut self, now: Moment, id: SessionId) {
+        if self.sessions.get(&id).is_some_and(|s| !s.is_over()) {
+            self.end(now, id, SessionEnd::Close);
+        }
+        self.sessions.remove(&id);
+        self.ration_retirements(now);
+        self.dispatch(now);
+    }
+
+    /// Nothing new is sent on it; its link opens a replacement at once (C9).
+    pub(super) fn retire(&mut self, now: Moment, id: SessionId) {
+        self.leave_open(now, id, Phase::Retired, link::Leave::Retired);
+        self.maybe_end_retired(now, id);
+    }
+
+    /// C13a: send nothing more, half-close, read on for at most 1 s.
+    pub(super) fn begin_ending(&mut self, now: Moment, id: SessionId) {
+        let Some(session) = self.sessions.get(&id) else {
+            return;
+        };
+        if session.is_over() || session.is_ending() {
+            return;
+        }
+        let leave = if session.redirected {
+            link::Leave::Redirected
+        } else {
+            link::Leave::Fault
+        };
+        let until = now + ENDING_TIME;
+        self.leave_open(now, id, Phase::Ending { until, told: false }, leave);
+        self.set_timer(Timer::Session(id), None, Some(until));
+        let session = self.sessions.get_mut(&id).expect("just seen");
+        self.wakers.extend(session.writer.take());
+    }
+
+    /// Moves a session out of `Open` (or on from `Retired`): what it has not sent goes elsewhere.
+    fn leave_open(&mut self, now: Moment, id: SessionId, phase: Phase, leave: link::Leave) {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        session.phase = phase;
+        let unsent = std::mem::take(&mut session.outbox);
+        let (link, opened) = (session.link.take(), session.opened);
+        if let Some(link) = link {
+            self.link_down(now, link, opened, leave);
+        }
+        for item in unsent {
+            match item {
+                Item::Acquire(acquire) => self.unassign(acquire),
+                Item::Release(release) => self.unassign_release(release),
+            }
+        }
+        self.usable_changed();
+    }
+
+    /// The session is over: what is unresolved is `Indeterminate`, releases are tried elsewhere.
+    pub(super) fn end(&mut self, now: Moment, id: SessionId, how: SessionEnd) {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        if let Phase::Ending { until, .. } = session.phase {
+            self.set_timer(Timer::Session(id), Some(until), None);
+        }
+        let session = self.sessions.get_mut(&id).expect("just seen");
+        let leave = if session.redirected {
+            link::Leave::Redirected
+        } else {
+            link::Leave::Fault
+        };
+        self.leave_open(now, id, Phase::Over(how), leave);
+        let session = self.sessions.get_mut(&id).expect("just seen");
+        session.partial = Vec::new();
+        self.wakers.extend(session.ender.take());
+        session.writer = None;
+        let mut unresolved: Vec<_> = session.outstanding.drain().collect();
+        session.given_up = 0;
+        session.idle = 0;
+        // In the order they were sent, so that a replay is the same.
+        unresolved.sort_unstable_by_key(|(wire, _)| *wire);
+        for (wire, pending) in unresolved {
+            match pending {
+                Pending::Acquire(acquire) => {
+                    let e = TicketError::indeterminate(
+                        "the connection ended before the broker answered",
+                    );
+                    self.finish_acquire(acquire, Err(e));
+                }
+                Pending::GivenUp(_) => self.given_up_resolved(),
+                Pending::Release { id: release, .. } => self.try_failed(release, id, wire),
+                Pending::Idle { .. } => {}
+            }
+        }
+        self.usable_changed();
+    }
+
+    /// The second of C13a is over: close with a reset.
+    pub(super) fn session_due(&mut self, now: Moment, id: SessionId) {
+        self.end(now, id, SessionEnd::Reset);
+    }
+
+    /// A sent acquire's caller is gone: its id stays outstanding (C10), its session is retired
+    /// when the ration allows (C9).
+    pub(super) fn give_up(&mut self, now: Moment, id: AcquireId) {
+        if let Some(session) = self.mark_given_up(id) {
+            self.maybe_end_retired(now, session);
+            self.ration_retirements(now);
+        }
+    }
+
+    /// The bookkeeping of `give_up` alone: its session, if it was sent.
+    pub(super) fn mark_given_up(&mut self, id: AcquireId) -> Option<SessionId> {
+        let acquire = &self.acquires[&id];
+        let acquire::Stage::Sent {
+            session: sid,
+            id: wire,
+            ..
+        } = acquire.stage
+        else {
+            return None;
+        };
+        let keys = Arc::clone(&acquire.keys);
+        let session = self
+            .sessions
+            .get_mut(&sid)
+            .expect("it ends its requests when it ends");
+        session.outstanding.insert(wire, Pending::GivenUp(keys));
+        session.given_up += 1;
+        self.given_up += 1;
+        // `finish_acquire` frees the caller's place; the given-up request keeps one (C26).
+        self.places += 1;
+        self.counters.given_up += 1;
+        Some(sid)
+    }
+
+    pub(super) fn given_up_resolved(&mut self) {
+        self.given_up -= 1;
+        self.places -= 1;
+    }
+
+    /// A try of a release that has its answer holds no session back.
+    pub(super) fn idle_try(&mut self, now: Moment, sid: SessionId, wire: u64) {
+        let Some(session) = self.sessions.get_mut(&sid) else {
+            return;
+        };
+        if let Some(pending) = session.outstanding.get_mut(&wire)
+            && let Pending::Release { set, .. } = *pending
+        {
+            *pending = Pending::Idle { set };
+            session.idle += 1;
+            self.maybe_end_retired(now, sid);
+        }
+    }
+
+    /// A retired session ends as soon as only given-up acquires are unanswered on it (C9).
+    pub(super) fn maybe_end_retired(&mut self, now: Moment, id: SessionId) {
+        if self
+            .sessions
+            .get(&id)
+            .is_some_and(|s| s.is_retired() && s.counted() == 0)
+        {
+            self.begin_ending(now, id);
+        }
+    }
+
+    pub(super) fn push(&mut self, id: SessionId, item: Item) {
+        let session = self
+            .sessions
+            .get_mut(&id)
+            .expect("chosen among the open ones");
+        session.outbox.push_back(item);
+        self.wakers.extend(session.writer.take());
+    }
+}
