@@ -1,0 +1,1 @@
+//! The pipeline on a fake store, under a paused clock.

@@ -1,0 +1,130 @@
+//! The task of one connection: handshake, session, close.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use socket2::{SockRef, TcpKeepalive};
+use ticketing_wire::{ACCEPTED, AUTH_LEN, Hello, Mode, NONCE_LEN, REJECTED};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout, timeout_at};
+use tracing::debug;
+
+use super::Shared;
+use super::access::Access;
+use super::session::{End, Session};
+
+/// How long the broker waits for a client to close after its last reply. Closing with unread
+/// bytes in the socket would reset the connection and could take that reply back.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// Why a connection never became a session.
+#[derive(Debug, thiserror::Error)]
+enum HandshakeError {
+    #[error("no handshake within limits.auth_timeout = {} s", .0.as_secs_f32())]
+    Timeout(Duration),
+    #[error("TLS: {0}")]
+    Tls(io::Error),
+    #[error("authentication rejected")]
+    Rejected,
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+pub(super) async fn run(shared: Arc<Shared>, stream: TcpStream) {
+    let deadline = Instant::now() + shared.auth_timeout;
+    if let Err(error) = configure(&stream) {
+        debug!(%error, "a connection was gone before it began");
+        return;
+    }
+    let access = shared.access();
+    let Some(acceptor) = access.tls.clone() else {
+        return serve(&shared, access, stream, deadline).await;
+    };
+    // Boxed, so that a plain connection does not pay for the size of a TLS one.
+    Box::pin(async move {
+        match timeout_at(deadline, acceptor.accept(stream)).await {
+            Ok(Ok(stream)) => serve(&shared, access, stream, deadline).await,
+            Ok(Err(error)) => log_handshake(&HandshakeError::Tls(error)),
+            Err(_) => log_handshake(&HandshakeError::Timeout(shared.auth_timeout)),
+        }
+    })
+    .await;
+}
+
+fn log_handshake(error: &HandshakeError) {
+    debug!(%error, "a client did not get in");
+}
+
+async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
+    shared: &Shared,
+    access: Arc<Access>,
+    mut stream: S,
+    deadline: Instant,
+) {
+    let admitted = timeout_at(deadline, handshake(&access, &mut stream))
+        .await
+        .unwrap_or(Err(HandshakeError::Timeout(shared.auth_timeout)));
+    // A session may last for days: it must not keep replaced tokens or certificates.
+    drop(access);
+    if let Err(error) = admitted {
+        return log_handshake(&error);
+    }
+    let mut session = Session::new(&shared.engine, stream, shared.max_unsent);
+    match session.run().await {
+        End::Answered => close(session.stream()).await,
+        end @ End::Lost(_) => debug!(%end, "a connection ended"),
+        end => tracing::warn!(%end, "a connection was closed"),
+    }
+}
+
+async fn handshake<S>(access: &Access, stream: &mut S) -> Result<(), HandshakeError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut nonce = [0; NONCE_LEN];
+    getrandom::fill(&mut nonce).map_err(io::Error::other)?;
+    let hello = Hello {
+        mode: Mode::Single,
+        nonce,
+    };
+    stream.write_all(&hello.encode()).await?;
+    stream.flush().await?;
+    let mut auth = [0; AUTH_LEN];
+    stream.read_exact(&mut auth).await?;
+    let admitted = access.admits(&hello, &auth);
+    stream
+        .write_all(&[if admitted { ACCEPTED } else { REJECTED }])
+        .await?;
+    stream.flush().await?;
+    if !admitted {
+        close(stream).await;
+        return Err(HandshakeError::Rejected);
+    }
+    Ok(())
+}
+
+/// Closes after the last reply: ends the sending side, then waits a moment for the client's end.
+async fn close<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) {
+    let linger = async {
+        stream.shutdown().await?;
+        tokio::io::copy(stream, &mut tokio::io::sink()).await
+    };
+    // Whatever happens, the connection is over.
+    let _ = timeout(LINGER, linger).await;
+}
+
+/// Small replies leave at once, and a peer that is gone is noticed (S5, C22).
+fn configure(stream: &TcpStream) -> io::Result<()> {
+    const IDLE: Duration = Duration::from_secs(15);
+    const INTERVAL: Duration = Duration::from_secs(5);
+    const PROBES: u32 = 3;
+    stream.set_nodelay(true)?;
+    let socket = SockRef::from(stream);
+    let keepalive = TcpKeepalive::new().with_time(IDLE).with_interval(INTERVAL);
+    socket.set_tcp_keepalive(&keepalive.with_retries(PROBES))?;
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(Some(Duration::from_secs(20)))?;
+    Ok(())
+}
