@@ -261,7 +261,7 @@ impl State {
                 self.backoff(link)
             }
         };
-        if self.life == Life::Open {
+        if self.life == Life::Open || self.releases_remain() {
             self.schedule_link(link, now + pause);
         }
     }

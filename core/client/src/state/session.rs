@@ -404,6 +404,9 @@ impl State {
         }
         let leave = if session.redirected {
             link::Leave::Redirected
+        } else if self.life != Life::Open {
+            // Its own close is no fault: what must still be released connects at once (C27).
+            link::Leave::Retired
         } else {
             link::Leave::Fault
         };
