@@ -5,6 +5,7 @@
 //! connections or clocks.
 
 mod batch;
+mod embedded;
 mod memory;
 
 use std::fmt;
@@ -13,6 +14,7 @@ use std::io;
 use std::pin::Pin;
 
 pub use batch::{Batch, BatchRecords, Record};
+pub use embedded::{EmbeddedStore, OpenError};
 pub use memory::MemoryStore;
 
 use ticketing_wire::{KeySet, Token};

@@ -1,0 +1,277 @@
+//! The durable store of a single broker: a folder with one database file.
+
+mod database;
+#[cfg(test)]
+mod tests;
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+
+use camino::{Utf8Path, Utf8PathBuf};
+use tokio::sync::oneshot;
+
+use self::database::{Grants, OpenDatabaseError};
+use super::{Batch, BoxFuture, CommitError, Recovered, Store};
+
+/// The lock that makes a folder one broker's (S8); it holds the owner's process id.
+const LOCK_FILE: &str = "LOCK";
+/// The database.
+const DATABASE_FILE: &str = "grants.redb";
+/// A database that is being made; it gets its name once it is whole.
+const NEW_DATABASE_FILE: &str = "grants.redb.new";
+
+/// Keeps grants on this machine's disk: each commit is one sync.
+pub struct EmbeddedStore {
+    /// `None` once the store is being dropped.
+    commits: Option<mpsc::Sender<Commit>>,
+    thread: Option<JoinHandle<()>>,
+    /// Held as long as the database may be written.
+    _lock: File,
+}
+
+struct Commit {
+    batch: Batch,
+    done: oneshot::Sender<Result<Batch, CommitError>>,
+}
+
+/// Why a data directory can't be used (S8).
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// Another process has it.
+    #[error(
+        "the data directory {dir} is in use by another broker{owner}; stop that one, or give this \
+         one another data_dir"
+    )]
+    InUse {
+        /// The data directory.
+        dir: Utf8PathBuf,
+        /// ` (process 123)`, as far as it is known.
+        owner: String,
+    },
+    /// The system refused something.
+    #[error("cannot use the data directory {dir}: {what}: {source}")]
+    Io {
+        /// The data directory.
+        dir: Utf8PathBuf,
+        /// What was tried.
+        what: &'static str,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The file is not a broker's.
+    #[error(
+        "{file} is not a Ticketing database; move it away, or choose another data_dir ({reason})"
+    )]
+    Foreign {
+        /// The file.
+        file: Utf8PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A later version wrote it.
+    #[error(
+        "{file} has format {found}, this version reads format {supported}; run the version that \
+         wrote it, or a later one"
+    )]
+    Newer {
+        /// The file.
+        file: Utf8PathBuf,
+        /// The format it has.
+        found: u64,
+        /// The format that this version reads.
+        supported: u64,
+    },
+    /// It is damaged.
+    #[error(
+        "{file} is damaged ({reason}); restore the data directory from a backup, or move it away \
+         and wait out the longest lease before starting anew"
+    )]
+    Corrupt {
+        /// The file.
+        file: Utf8PathBuf,
+        /// What was found.
+        reason: String,
+    },
+}
+
+impl EmbeddedStore {
+    /// Opens the data directory `dir`, or makes it, and reads what it holds. Blocks.
+    ///
+    /// # Errors
+    /// [`OpenError`]: in use, unreadable, foreign, newer or damaged.
+    pub fn open(dir: &Utf8Path) -> Result<(Self, Recovered), OpenError> {
+        let failed = |what| {
+            move |source| OpenError::Io {
+                dir: dir.to_owned(),
+                what,
+                source,
+            }
+        };
+        make_dir(dir).map_err(failed("making it"))?;
+        let lock = lock(dir)?;
+
+        let file = dir.join(DATABASE_FILE);
+        let of_database = |error| match error {
+            OpenDatabaseError::Io(source) => failed("opening the database")(source),
+            OpenDatabaseError::Foreign(reason) => OpenError::Foreign {
+                file: file.clone(),
+                reason,
+            },
+            OpenDatabaseError::Newer { found, supported } => OpenError::Newer {
+                file: file.clone(),
+                found,
+                supported,
+            },
+            OpenDatabaseError::Corrupt(reason) => OpenError::Corrupt {
+                file: file.clone(),
+                reason,
+            },
+        };
+        if !file
+            .try_exists()
+            .map_err(failed("looking for the database"))?
+        {
+            // A crash must not leave half a database that the next start would refuse.
+            let new = dir.join(NEW_DATABASE_FILE);
+            remove_if_there(&new).map_err(failed("removing an unfinished database"))?;
+            database::create(&new).map_err(of_database)?;
+            std::fs::rename(&new, &file)
+                .and_then(|()| sync_dir(dir))
+                .map_err(failed("making the database"))?;
+        }
+        let database = database::open(&file).map_err(of_database)?;
+        let (grants, recovered) = Grants::open(database).map_err(of_database)?;
+        let store = Self::start(grants, lock).map_err(failed("starting a thread"))?;
+        Ok((store, recovered))
+    }
+
+    fn start(grants: Grants, lock: File) -> io::Result<Self> {
+        let (commits, queue) = mpsc::channel();
+        let thread = thread::Builder::new()
+            .name("ticketing-store".to_owned())
+            .spawn(move || serve(grants, &queue))?;
+        Ok(EmbeddedStore {
+            commits: Some(commits),
+            thread: Some(thread),
+            _lock: lock,
+        })
+    }
+}
+
+/// Commits one batch after the other until the store is dropped, then closes the database.
+fn serve(mut grants: Grants, queue: &mpsc::Receiver<Commit>) {
+    while let Ok(Commit { mut batch, done }) = queue.recv() {
+        let result = grants.apply(&batch).map(|()| {
+            batch.clear();
+            batch
+        });
+        let broken = result.is_err();
+        // A caller that went away has broken the trait's rule, but the batch is durable.
+        let _ = done.send(result);
+        if broken {
+            // S7. The database writes nothing more either, not even the mark of a clean end.
+            return;
+        }
+    }
+}
+
+impl Store for EmbeddedStore {
+    fn commit(&mut self, batch: Batch) -> BoxFuture<'_, Result<Batch, CommitError>> {
+        let (done, outcome) = oneshot::channel();
+        let sent = self
+            .commits
+            .as_ref()
+            .map(|queue| queue.send(Commit { batch, done }));
+        Box::pin(async move {
+            let stopped = || {
+                CommitError::Failed(io::Error::other(
+                    "the store stopped after an earlier failure",
+                ))
+            };
+            match sent {
+                Some(Ok(())) => outcome.await.unwrap_or_else(|_| Err(stopped())),
+                _ => Err(stopped()),
+            }
+        })
+    }
+
+    fn is_durable(&self) -> bool {
+        true
+    }
+}
+
+impl Drop for EmbeddedStore {
+    fn drop(&mut self) {
+        // The folder is free only once the thread has closed the database.
+        drop(self.commits.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn make_dir(dir: &Utf8Path) -> io::Result<()> {
+    if dir.is_dir() {
+        return Ok(());
+    }
+    std::fs::create_dir_all(dir)?;
+    match dir.parent() {
+        Some(parent) if !parent.as_str().is_empty() => sync_dir(parent),
+        _ => sync_dir(Utf8Path::new(".")),
+    }
+}
+
+/// Makes a new or renamed entry of `dir` survive a power cut.
+fn sync_dir(dir: &Utf8Path) -> io::Result<()> {
+    if cfg!(unix) {
+        File::open(dir)?.sync_all()
+    } else {
+        Ok(())
+    }
+}
+
+fn remove_if_there(file: &Utf8Path) -> io::Result<()> {
+    match std::fs::remove_file(file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// Takes the folder for this process, as long as the returned file is open.
+fn lock(dir: &Utf8Path) -> Result<File, OpenError> {
+    let failed = |source| OpenError::Io {
+        dir: dir.to_owned(),
+        what: "locking it",
+        source,
+    };
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(dir.join(LOCK_FILE))
+        .map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::Error(error)) => return Err(failed(error)),
+        Err(TryLockError::WouldBlock) => {
+            let mut pid = String::new();
+            let _ = file.read_to_string(&mut pid);
+            let owner = match pid.trim().parse::<u32>() {
+                Ok(pid) => format!(" (process {pid})"),
+                Err(_) => String::new(),
+            };
+            return Err(OpenError::InUse {
+                dir: dir.to_owned(),
+                owner,
+            });
+        }
+    }
+    file.set_len(0)
+        .and_then(|()| writeln!(file, "{}", std::process::id()))
+        .map_err(failed)?;
+    Ok(file)
+}
