@@ -175,6 +175,24 @@ fn expiry() {
     println!("{HELD} leases that end in one tick{:>18} ns each", ns);
 }
 
+/// The longest single call while the table grows and empties.
+fn pauses() {
+    let mut bench = Bench::new();
+    let mut longest = [Duration::ZERO; 2];
+    let mut tokens = Vec::with_capacity(HELD as usize);
+    for n in 0..HELD {
+        let (key, start) = (key(n), Instant::now());
+        tokens.extend(bench.acquire(0, one(&key)));
+        longest[0] = longest[0].max(start.elapsed());
+    }
+    for (n, &token) in (0..).zip(&tokens) {
+        let (key, start) = (key(n), Instant::now());
+        bench.release(token, one(&key));
+        longest[1] = longest[1].max(start.elapsed());
+    }
+    println!("longest acquire and release, 0 to {HELD} and back   {longest:?}");
+}
+
 fn main() {
     memory();
     distinct(0);
@@ -183,4 +201,5 @@ fn main() {
     contended();
     sets();
     expiry();
+    pauses();
 }

@@ -112,9 +112,13 @@ impl<T> Slab<T> {
         page.used -= 1;
         self.len -= 1;
         let (empty, listed) = (page.used == 0, page.listed);
+        if self.len == 0 && self.pages.len() > 1 {
+            *self = Slab::new();
+            return value;
+        }
         let last = self.roomy.last().copied();
         if !listed {
-            page.listed = true;
+            self.pages[page_no].listed = true;
             self.roomy.push(page_no as u32);
             if let Some(last) = last {
                 self.drop_if_empty(last as usize);
