@@ -200,10 +200,13 @@ fn measure(row: &Row, system: System, addr: SocketAddr, stop: Stop) -> Result<Op
             }
         }
         Driver::Library(tasks) => match system {
+            System::Ticketing | System::Null => {
+                users::run::<users::Ticketing>(addr, tasks, keys, stop)
+            }
             System::Redis => users::run::<users::Redis>(addr, tasks, keys, stop),
             System::Postgres => users::run::<users::Postgres>(addr, tasks, keys, stop),
             // The client libraries for memcached pipeline nothing: the lean 64 × 1 says the same.
-            System::Ticketing | System::Null | System::Memcached => return Ok(None),
+            System::Memcached => return Ok(None),
         },
     }
     .map(Some)

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use redis::aio::MultiplexedConnection;
+use ticketing_client::{ReleaseOutcome, TicketBroker};
 use tokio::task::JoinSet;
 use tokio_postgres::{NoTls, Statement};
 
@@ -68,6 +69,31 @@ async fn measure<L: Locker>(addr: SocketAddr, tasks: u16, keys: Space, stop: Sto
                 failed?;
             }
         }
+    }
+}
+
+/// `ticketing-client`: one broker object for all tasks.
+#[derive(Debug)]
+pub struct Ticketing(TicketBroker);
+
+impl Locker for Ticketing {
+    async fn connect(addr: SocketAddr, tasks: u16) -> Result<Vec<Self>> {
+        let broker = TicketBroker::connect(addr.to_string())?;
+        ensure!(
+            broker.wait_ready(Duration::from_secs(10)).await,
+            "the broker is not ready"
+        );
+        Ok((0..tasks).map(|_| Ticketing(broker.clone())).collect())
+    }
+
+    async fn pair(&mut self, key: &str, _once: u64) -> Result<()> {
+        let (wait, lease) = (Duration::from_secs(60), Duration::from_secs(120));
+        let ticket = self.0.acquire(key, wait, lease, Duration::ZERO).await?;
+        ensure!(
+            ticket.release().await? == ReleaseOutcome::Released,
+            "a lock was lost"
+        );
+        Ok(())
     }
 }
 

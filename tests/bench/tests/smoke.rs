@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use ticketing_bench::keys::{KEY_LEN, Run, Space};
 use ticketing_bench::lean::{self, Load};
 use ticketing_bench::protocol::Ticketing;
-use ticketing_bench::{Stop, null};
+use ticketing_bench::{Stop, null, users};
 use tokio::net::TcpListener;
 
 /// A null responder that lives as long as the runtime.
@@ -34,6 +34,14 @@ fn the_lean_generator_and_the_null_responder_work_together() {
             assert!(rate > 0.0);
         }
     }
+}
+
+#[test]
+fn the_client_library_and_the_null_responder_work_together() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let addr = start_null(&runtime);
+    let rate = users::run::<users::Ticketing>(addr, 64, Space::Contended(32), Stop::Pairs(2000));
+    assert!(rate.unwrap() > 0.0);
 }
 
 #[test]
