@@ -62,7 +62,7 @@ impl Timers {
         let list = &mut self.lists[usize::from(secs)];
         if list.is_empty() {
             self.ends[usize::from(secs)] = end;
-            if end < self.bound {
+            if (end, secs) < (self.bound, self.soonest) {
                 (self.bound, self.soonest) = (end, secs);
             }
         }
@@ -84,7 +84,8 @@ impl Timers {
         }
     }
 
-    /// The timer that ends first, and when. Makes the bound exact.
+    /// The timer that ends first, and when; of those that end together the shortest, then the
+    /// oldest. Makes the bound exact.
     pub(super) fn first(&mut self) -> Option<(u64, u32)> {
         if self.ends[usize::from(self.soonest)] != self.bound {
             let ends = self.ends.iter().copied().zip(0..=u8::MAX);

@@ -39,6 +39,11 @@ impl Effect {
         }
     }
 
+    /// Whether it is a grant of `key`.
+    pub(crate) fn names(&self, key: &str) -> bool {
+        matches!(self, Effect::Granted { keys, .. } if keys.iter().any(|k| k == key))
+    }
+
     pub(crate) fn released(conn: u64, id: u64) -> Self {
         Effect::Reply(conn, Reply::Released { id: request(id) })
     }
@@ -130,6 +135,10 @@ impl Bench {
 
     pub(crate) fn with(limits: TableLimits) -> Self {
         Bench::from(limits, 0, 0)
+    }
+
+    pub(crate) fn with_mark(limits: TableLimits, stored_mark: u64) -> Self {
+        Bench::from(limits, stored_mark, 0)
     }
 
     pub(crate) fn at_clock(clock_ms: u64) -> Self {
