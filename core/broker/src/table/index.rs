@@ -19,6 +19,12 @@ impl Places {
         self.0.len()
     }
 
+    /// For how many places there is memory.
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        self.0.capacity()
+    }
+
     pub(super) fn find<T>(
         &self,
         slab: &Slab<T>,

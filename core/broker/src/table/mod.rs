@@ -13,6 +13,8 @@ mod key;
 mod list;
 mod slab;
 mod state;
+#[cfg(test)]
+mod tests;
 mod timers;
 
 use std::time::Duration;

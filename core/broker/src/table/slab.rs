@@ -129,6 +129,12 @@ impl<T> Slab<T> {
         value
     }
 
+    /// For how many values there is memory.
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        self.pages.iter().map(|page| page.slots.capacity()).sum()
+    }
+
     fn drop_if_empty(&mut self, page_no: usize) {
         let page = &mut self.pages[page_no];
         if page.used == 0 {
