@@ -93,7 +93,7 @@ impl Engine {
             match sleep {
                 Some(sleep) => tokio::select! {
                     () = self.committer.notified() => {}
-                    () = sleep_precisely(sleep) => {}
+                    () = sleep_precisely(sleep) => self.lock().gather.give_up(),
                 },
                 None => self.committer.notified().await,
             }

@@ -57,6 +57,11 @@ impl Gather {
         self.deadline = now + self.sync / 4;
     }
 
+    /// The deadline is over.
+    pub(super) fn give_up(&mut self) {
+        self.deadline = Duration::ZERO;
+    }
+
     /// What to do at `now`, with or without something in the open batch.
     pub(super) fn next(&self, now: Duration, open: bool) -> Next {
         match (open, now < self.deadline && !self.is_complete()) {

@@ -1,1 +1,0 @@
-//! The pipeline on a fake store, under a paused clock.

@@ -1,0 +1,72 @@
+//! S10: how a broker ends.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::*;
+use ticketing_wire::{ErrorCode, Reply};
+use tokio::net::TcpStream;
+
+#[tokio::test]
+async fn s10_waiters_and_new_acquires_are_refused_releases_taken() {
+    let broker = memory_broker().await;
+    let addr = broker.local_addr();
+    let mut peer = Peer::connect(addr).await;
+    let a = peer.granted(&acquire(1, 0, 30, &["a"])).await;
+    let b = peer.granted(&acquire(2, 0, 30, &["b"])).await;
+    peer.send(&acquire(3, 60, 30, &["a"])).await;
+    peer.send(&acquire(4, 0, 30, &["a"])).await;
+    assert_eq!(peer.reply().await, Reply::TimedOut { id: id(4) });
+
+    let started = Instant::now();
+    let work = async {
+        assert_eq!(peer.reply().await, error(3, ErrorCode::NotActive));
+        peer.send(&acquire(5, 60, 30, &["free"])).await;
+        assert_eq!(peer.reply().await, error(5, ErrorCode::NotActive));
+        peer.send(&release(6, a, &["a"])).await;
+        assert_eq!(peer.reply().await, Reply::Released { id: id(6) });
+        // Also on a new connection.
+        let mut late = Peer::connect(addr).await;
+        late.send(&release(1, b, &["b"])).await;
+        assert_eq!(late.reply().await, Reply::Released { id: id(1) });
+        assert_eq!(late.next().await, None, "closed in the end");
+        assert_eq!(peer.next().await, None);
+    };
+    let (ended, ()) = tokio::join!(broker.shutdown(), work);
+    ended.unwrap();
+    assert!(
+        started.elapsed() >= Duration::from_secs(1),
+        "releases are taken for a second"
+    );
+    assert!(TcpStream::connect(addr).await.is_err());
+    // Once more is no harm, and `wait` knows.
+    broker.shutdown().await.unwrap();
+    broker.wait().await.unwrap();
+}
+
+#[tokio::test]
+async fn s10_releases_are_taken_for_a_second_though_nobody_is_connected() {
+    let broker = memory_broker().await;
+    let mut peer = Peer::connect(broker.local_addr()).await;
+    peer.granted(&acquire(1, 0, 30, &["a"])).await;
+    drop(peer);
+    let started = Instant::now();
+    broker.shutdown().await.unwrap();
+    assert!(started.elapsed() >= Duration::from_secs(1));
+}
+
+#[tokio::test]
+async fn s10_a_client_that_never_reads_does_not_hold_the_stop_up() {
+    let broker = memory_broker().await;
+    let mut peer = Peer::connect(broker.local_addr()).await;
+    // Fill what the systems buffer, so that the broker has replies that it can't write.
+    let burst: Vec<u8> = (1..200).flat_map(|n| acquire(n, 0, 0, &["k"])).collect();
+    let stalled = async {
+        loop {
+            peer.send(&burst).await;
+        }
+    };
+    let _ = tokio::time::timeout(Duration::from_millis(300), stalled).await;
+    soon("the end", broker.shutdown()).await.unwrap();
+}
