@@ -8,14 +8,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::task::{JoinError, JoinSet};
+use tokio::task::{JoinError, JoinSet, spawn_blocking};
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{info, warn};
 
 use crate::config::Config;
 use crate::engine::{Committer, Engine};
 use crate::front::{Access, AccessError, Front, Shared};
-use crate::store::{CommitError, MemoryStore, Recovered, Store};
+use crate::store::{CommitError, EmbeddedStore, MemoryStore, OpenError, Recovered, Store};
 use crate::table::{LockTable, RestoreError, TableLimits};
 use crate::token::{TokenError, TokenSource};
 
@@ -76,9 +76,9 @@ pub enum StartError {
         /// What the system says.
         source: io::Error,
     },
-    /// Durable mode is not built in yet.
-    #[error("there is no durable store yet: set memory = true (--memory)")]
-    NoStore,
+    /// The data directory can't be used (S8).
+    #[error(transparent)]
+    Store(#[from] OpenError),
     /// No token can be issued.
     #[error(transparent)]
     Token(#[from] TokenError),
@@ -93,10 +93,11 @@ impl StartError {
     #[must_use]
     pub fn is_configuration(&self) -> bool {
         match self {
-            StartError::Access(_)
-            | StartError::NoStore
-            | StartError::Token(TokenError::Floor(_)) => true,
-            StartError::Listen { .. } | StartError::Token(_) | StartError::Restore(_) => false,
+            StartError::Access(_) | StartError::Token(TokenError::Floor(_)) => true,
+            StartError::Listen { .. }
+            | StartError::Store(_)
+            | StartError::Token(_)
+            | StartError::Restore(_) => false,
         }
     }
 }
@@ -130,9 +131,18 @@ impl Broker {
     /// [`StartError`]; nothing is left running.
     pub async fn start(config: Config) -> Result<Self, StartError> {
         let access = Access::load(&config)?;
-        let (store, recovered) = open_store(&config)?;
+        let (store, recovered) = open_store(&config).await?;
+        Self::serve(&config, access, store, &recovered).await
+    }
+
+    async fn serve(
+        config: &Config,
+        access: Access,
+        store: Box<dyn Store>,
+        recovered: &Recovered,
+    ) -> Result<Self, StartError> {
         let origin = Instant::now();
-        let table = open_table(&config, &recovered)?;
+        let table = open_table(config, recovered)?;
         let engine = Arc::new(Engine::new(table, origin, store.is_durable()));
         let listen_error = |source| StartError::Listen {
             addr: config.listen,
@@ -220,12 +230,17 @@ impl Broker {
     }
 }
 
-fn open_store(config: &Config) -> Result<(Box<dyn Store>, Recovered), StartError> {
-    if !config.memory {
-        return Err(StartError::NoStore);
+async fn open_store(config: &Config) -> Result<(Box<dyn Store>, Recovered), StartError> {
+    if config.memory {
+        warn!("memory mode: no grant survives a restart of the broker");
+        return Ok((Box::new(MemoryStore), Recovered::default()));
     }
-    warn!("memory mode: no grant survives a restart of the broker");
-    Ok((Box::new(MemoryStore), Recovered::default()))
+    let dir = config.data_dir.clone();
+    let (store, recovered) = spawn_blocking(move || EmbeddedStore::open(&dir))
+        .await
+        .expect("it does not panic, and the runtime is running")?;
+    info!(grants = recovered.grants.len(), data_dir = %config.data_dir, "opened the store");
+    Ok((Box::new(store), recovered))
 }
 
 fn open_table(config: &Config, recovered: &Recovered) -> Result<LockTable, StartError> {
@@ -342,3 +357,6 @@ async fn failure(
         Err(error) => BrokerError::Internal(error.to_string()),
     }
 }
+
+#[cfg(test)]
+mod tests;

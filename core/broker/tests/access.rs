@@ -1,5 +1,7 @@
 //! Who gets in: tokens, limits, TLS, reloads.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 mod common;
 
 use std::net::SocketAddr;

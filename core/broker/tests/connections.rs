@@ -1,5 +1,7 @@
 //! The broker over real sockets: requests, violations and the ends of connections.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 mod common;
 
 use common::*;

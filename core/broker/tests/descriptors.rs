@@ -1,6 +1,8 @@
 //! The accept loop outlives a lack of file descriptors. Alone in its process: the limit is the
 //! process's.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 mod common;
 
 use common::*;

@@ -35,6 +35,13 @@ impl Committer {
     /// A commit failed (S7): all that was held back has been answered `I`, all waiters `E3`. A
     /// sync is never tried again.
     pub(crate) async fn run(mut self) -> Result<(), CommitError> {
+        let result = self.serve().await;
+        // Closing the store may take a sync.
+        let _ = tokio::task::spawn_blocking(move || drop(self.store)).await;
+        result
+    }
+
+    async fn serve(&mut self) -> Result<(), CommitError> {
         while let Some(mut work) = self.engine.gather(std::mem::take(&mut self.spare)).await {
             let mut sync = None;
             if !work.batch.is_empty() {

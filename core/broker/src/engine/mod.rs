@@ -10,7 +10,7 @@ mod effects;
 mod gather;
 mod outbox;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};

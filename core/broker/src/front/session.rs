@@ -171,29 +171,42 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Session<'a, S> {
 
     /// Writes what was left over, then `out`; leaves `out` empty. Ready once nothing is left.
     fn write(&mut self, cx: &mut Context<'_>, out: &mut Outbox) -> Poll<io::Result<()>> {
-        if !self.unsent.is_empty() {
-            self.unsent.append(out);
-            std::mem::swap(&mut self.unsent, out);
-            self.unsent.shrink();
+        if self.unsent.is_empty() {
+            let result = write_all(cx, &mut self.stream, out);
+            if !out.is_empty() {
+                std::mem::swap(&mut self.unsent, out);
+            }
+            return result;
         }
-        let result = loop {
-            if out.is_empty() {
-                break Pin::new(&mut self.stream).poll_flush(cx);
-            }
-            match Pin::new(&mut self.stream).poll_write(cx, out.bytes()) {
-                Poll::Ready(Ok(0)) => break Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                Poll::Ready(Ok(written)) => out.advance(written),
-                Poll::Pending => break Poll::Pending,
-                Poll::Ready(Err(error)) => {
-                    // This write was begun with all of it; how far it came is not known (S5).
-                    out.clear();
-                    break Poll::Ready(Err(error));
-                }
-            }
-        };
-        if !out.is_empty() {
-            self.unsent.append(out);
+        self.unsent.append(out);
+        let result = write_all(cx, &mut self.stream, &mut self.unsent);
+        if self.unsent.is_empty() {
+            self.unsent.shrink();
         }
         result
     }
 }
+
+fn write_all<S: AsyncWrite + Unpin>(
+    cx: &mut Context<'_>,
+    stream: &mut S,
+    from: &mut Outbox,
+) -> Poll<io::Result<()>> {
+    let mut stream = Pin::new(stream);
+    while !from.is_empty() {
+        match stream.as_mut().poll_write(cx, from.bytes()) {
+            Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+            Poll::Ready(Ok(written)) => from.advance(written),
+            Poll::Pending => return Poll::Pending,
+            Poll::Ready(Err(error)) => {
+                // This write was begun with all of it; how far it came is not known (S5).
+                from.clear();
+                return Poll::Ready(Err(error));
+            }
+        }
+    }
+    stream.poll_flush(cx)
+}
+
+#[cfg(test)]
+mod tests;

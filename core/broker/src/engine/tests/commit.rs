@@ -137,10 +137,7 @@ async fn s7_after_a_failed_commit_nothing_is_claimed_and_nothing_tried_again() {
 
 #[tokio::test(start_paused = true)]
 async fn s7_after_a_failed_commit_waiters_are_told_not_active() {
-    let store = FakeStore {
-        fails: true,
-        ..FakeStore::new()
-    };
+    let store = FakeStore::failing();
     let Pipeline {
         engine,
         store,

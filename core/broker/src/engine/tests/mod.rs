@@ -26,16 +26,24 @@ fn engine(hold: bool) -> Arc<Engine> {
 
 /// A store whose commits end when the test says so.
 #[derive(Clone)]
-struct FakeStore {
+pub(crate) struct FakeStore {
     /// The commits that were begun, each with the text of its records.
     commits: Arc<Mutex<Vec<Vec<String>>>>,
     /// One permit ends one commit.
-    gate: Arc<Semaphore>,
+    pub(crate) gate: Arc<Semaphore>,
     fails: bool,
 }
 
 impl FakeStore {
-    fn new() -> Self {
+    /// A store whose first commit fails.
+    pub(crate) fn failing() -> Self {
+        FakeStore {
+            fails: true,
+            ..Self::new()
+        }
+    }
+
+    pub(crate) fn new() -> Self {
         FakeStore {
             commits: Arc::default(),
             gate: Arc::new(Semaphore::new(0)),
@@ -50,7 +58,7 @@ impl FakeStore {
         store
     }
 
-    fn commits(&self) -> Vec<Vec<String>> {
+    pub(crate) fn commits(&self) -> Vec<Vec<String>> {
         self.commits.lock().unwrap().clone()
     }
 

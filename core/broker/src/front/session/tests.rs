@@ -1,0 +1,162 @@
+//! S5: what of a grant has reached the transport.
+
+use super::*;
+use crate::table::{LockTable, TableLimits};
+use crate::token::TokenSource;
+use ticketing_wire::{KeySet, Reply, Request, RequestId};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+use tokio::time::Instant;
+
+const GRANT: usize = 19;
+
+fn engine() -> Engine {
+    let tokens = TokenSource::new(0, 0, Box::new(|| 1)).unwrap();
+    Engine::new(
+        LockTable::new(TableLimits::default(), tokens),
+        Instant::now(),
+        false,
+    )
+}
+
+/// A frame of 14 bytes.
+fn acquire(n: u64, key: &str) -> Vec<u8> {
+    let id = RequestId::new(n).unwrap();
+    let keys = KeySet::new([key]).unwrap();
+    let mut frame = Vec::new();
+    Request::Acquire {
+        id,
+        wait: 0,
+        lease: 30,
+        keys: keys.as_keys(),
+    }
+    .encode(&mut frame);
+    frame
+}
+
+/// Polls once: as far as the session gets with what is there.
+async fn poll_once<S: AsyncRead + AsyncWrite + Unpin>(session: &mut Session<'_, S>) -> Option<End> {
+    tokio::select! {
+        biased;
+        end = session.run() => Some(end),
+        () = std::future::ready(()) => None,
+    }
+}
+
+#[tokio::test]
+async fn s5_only_grants_whose_bytes_the_transport_has_stay() {
+    // The transport takes 15 bytes at a time, the client reads none.
+    let engine = engine();
+    let (mut client, stream) = duplex(15);
+    let mut session = Session::new(&engine, stream, 1 << 20);
+    for (n, key) in [(1, "a"), (2, "b"), (3, "c")] {
+        client.write_all(&acquire(n, key)).await.unwrap();
+        assert!(poll_once(&mut session).await.is_none());
+    }
+    assert_eq!(engine.stats().grants, 3);
+    drop(session);
+    assert_eq!(
+        engine.stats().grants,
+        1,
+        "the first was begun, the others were not"
+    );
+}
+
+#[tokio::test]
+async fn s5_what_was_left_over_is_written_in_order() {
+    let engine = engine();
+    let (mut client, stream) = duplex(15);
+    let mut session = Session::new(&engine, stream, 1 << 20);
+    for (n, key) in [(1, "a"), (2, "b"), (3, "c")] {
+        client.write_all(&acquire(n, key)).await.unwrap();
+        assert!(poll_once(&mut session).await.is_none());
+    }
+    let mut bytes = [0; 3 * GRANT];
+    tokio::select! {
+        read = client.read_exact(&mut bytes) => { read.unwrap(); }
+        end = session.run() => panic!("{end}"),
+    }
+    for (n, frame) in (1..).zip(bytes.chunks(GRANT)) {
+        let (reply, _) = Reply::decode(frame).unwrap().unwrap();
+        assert_eq!(reply.id(), RequestId::new(n));
+    }
+    drop(session);
+    assert_eq!(engine.stats().grants, 3);
+}
+
+#[tokio::test]
+async fn s6_unsent_replies_are_bounded() {
+    let engine = engine();
+    let (mut client, stream) = duplex(15);
+    let mut session = Session::new(&engine, stream, 2 * GRANT + 4);
+    for (n, key) in [(1, "a"), (2, "b"), (3, "c")] {
+        client.write_all(&acquire(n, key)).await.unwrap();
+        assert!(poll_once(&mut session).await.is_none());
+    }
+    client.write_all(&acquire(4, "d")).await.unwrap();
+    let end = poll_once(&mut session).await;
+    assert!(matches!(end, Some(End::Unread(61, 42))), "{end:?}");
+}
+
+/// Gives its bytes, then fails to write.
+struct Broken(Vec<u8>);
+
+impl AsyncRead for Broken {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.0.is_empty() {
+            return Poll::Pending;
+        }
+        let len = self.0.len().min(buf.remaining());
+        buf.put_slice(&self.0[..len]);
+        self.0.drain(..len);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Broken {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, _: &[u8]) -> Poll<io::Result<usize>> {
+        Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[tokio::test]
+async fn s5_when_writing_fails_what_the_client_had_sent_is_still_read() {
+    let engine = engine();
+    let mut holder = Session::new(&engine, Broken(acquire(1, "held")), 1 << 20);
+    assert!(matches!(poll_once(&mut holder).await, Some(End::Lost(_))));
+    drop(holder);
+    assert_eq!(engine.stats().grants, 1, "a write that holds it was begun");
+
+    // More than one buffer of requests, the last of them a release.
+    let mut bytes = Vec::new();
+    for n in 1..2000 {
+        bytes.extend(acquire(n, "held"));
+    }
+    let keys = KeySet::new(["held"]).unwrap();
+    let (id, token) = (
+        RequestId::MAX,
+        ticketing_wire::Token::new((1 << 20) + 1).unwrap(),
+    );
+    Request::Release {
+        id,
+        token,
+        keys: keys.as_keys(),
+    }
+    .encode(&mut bytes);
+    assert!(bytes.len() > INPUT_LEN);
+    let mut session = Session::new(&engine, Broken(bytes), 1 << 20);
+    assert!(matches!(poll_once(&mut session).await, Some(End::Lost(_))));
+    drop(session);
+    assert_eq!(engine.stats().grants, 0);
+}

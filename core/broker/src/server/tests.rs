@@ -1,0 +1,98 @@
+//! A broker on a store that fails.
+
+use super::*;
+use crate::engine::tests::FakeStore;
+use ticketing_wire::{HELLO_LEN, KeySet, Reply, Request, RequestId};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+fn acquire(n: u64, wait: u8) -> Vec<u8> {
+    let id = RequestId::new(n).unwrap();
+    let keys = KeySet::new(["k"]).unwrap();
+    let mut frame = Vec::new();
+    Request::Acquire {
+        id,
+        wait,
+        lease: 30,
+        keys: keys.as_keys(),
+    }
+    .encode(&mut frame);
+    frame
+}
+
+async fn broker(store: &FakeStore) -> (Broker, TcpStream) {
+    let config = Config {
+        listen: "127.0.0.1:0".parse().unwrap(),
+        ..Config::default()
+    };
+    let access = Access::load(&config).unwrap();
+    let store = Box::new(store.clone());
+    let broker = Broker::serve(&config, access, store, &Recovered::default())
+        .await
+        .unwrap();
+    let mut stream = TcpStream::connect(broker.local_addr()).await.unwrap();
+    stream.read_exact(&mut [0; HELLO_LEN]).await.unwrap();
+    stream.write_all(&[0; 32]).await.unwrap();
+    assert_eq!(stream.read_u8().await.unwrap(), 1);
+    (broker, stream)
+}
+
+async fn committing(store: &FakeStore) {
+    while store.commits().is_empty() {
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn replies(mut stream: TcpStream) -> Vec<Reply> {
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).await.unwrap();
+    let mut rest = &bytes[..];
+    let mut replies = Vec::new();
+    while let Some((reply, used)) = Reply::decode(rest).unwrap() {
+        replies.push(reply);
+        rest = &rest[used..];
+    }
+    replies
+}
+
+#[tokio::test]
+async fn s7_a_failed_store_ends_the_broker_after_its_answers() {
+    let store = FakeStore::failing();
+    let (broker, mut stream) = broker(&store).await;
+    stream
+        .write_all(&[acquire(1, 0), acquire(2, 30)].concat())
+        .await
+        .unwrap();
+    committing(&store).await;
+    store.gate.add_permits(1);
+    let (ended, replies) = tokio::join!(broker.wait(), replies(stream));
+    assert!(matches!(ended, Err(BrokerError::Store(_))), "{ended:?}");
+    let [first, second] = [1, 2].map(|n| RequestId::new(n).unwrap());
+    let code = ticketing_wire::ErrorCode::NotActive;
+    assert_eq!(
+        replies,
+        [
+            Reply::Indeterminate { id: first },
+            Reply::Error { id: second, code }
+        ]
+    );
+    assert!(TcpStream::connect(broker.local_addr()).await.is_err());
+    assert!(broker.shutdown().await.is_err(), "too late for a clean end");
+    assert_eq!(store.commits().len(), 1);
+}
+
+#[tokio::test]
+async fn s10_a_store_that_never_answers_ends_the_stop_in_time() {
+    let store = FakeStore::new();
+    let (broker, mut stream) = broker(&store).await;
+    stream.write_all(&acquire(1, 0)).await.unwrap();
+    committing(&store).await;
+    // From here on time is skipped wherever everybody waits.
+    tokio::time::pause();
+    let begun = Instant::now();
+    let ended = broker.shutdown().await;
+    assert!(matches!(ended, Err(BrokerError::StopTimeout)), "{ended:?}");
+    assert!(begun.elapsed() <= Duration::from_secs(5));
+    // Nobody can say what became of the request: no answer.
+    assert_eq!(replies(stream).await, []);
+}
