@@ -85,8 +85,6 @@ impl State {
         self.counters.waiting += 1;
         if self.life != Life::Open {
             self.finish_acquire(id, Err(TicketError::closed()));
-        } else if let Some(detail) = self.rejected_everywhere() {
-            self.finish_acquire(id, Err(TicketError::Auth { detail }));
         } else {
             self.set_acquire_timer(id, Some(now + wait));
             self.hasten_links(now);
@@ -116,10 +114,10 @@ impl State {
         };
         Poll::Ready(outcome.and_then(|grant| {
             if let Err(e) = sufficient(now, grant.valid_before, acquire.terms.min_work) {
-                self.compensate(now, Arc::clone(&grant.keys), grant.token, false);
-                self.dispatch(now);
+                self.compensate(now, grant.keys, grant.token);
                 return Err(e);
             }
+            self.counters.granted += 1;
             Ok(grant)
         }))
     }
@@ -148,9 +146,8 @@ impl State {
             Stage::Done(Ok(_)) => {
                 let acquire = self.acquires.remove(&id).expect("looked up above");
                 if let Stage::Done(Ok(grant)) = acquire.stage {
-                    self.compensate(now, grant.keys, grant.token, false);
+                    self.compensate(now, grant.keys, grant.token);
                 }
-                self.dispatch(now);
                 return Some(unanswered());
             }
         };
@@ -298,21 +295,16 @@ impl State {
         let keys = Arc::clone(&acquire.keys);
         match sufficient(now, valid_before, acquire.terms.min_work) {
             Ok(()) => {
-                self.counters.granted += 1;
-                self.finish_acquire(
-                    id,
-                    Ok(Grant {
-                        keys,
-                        token,
-                        valid_before,
-                    }),
-                );
+                let grant = Grant {
+                    keys,
+                    token,
+                    valid_before,
+                };
+                self.finish_acquire(id, Ok(grant));
             }
             Err(e) => {
-                // The compensating release takes the place over (C19).
-                self.places += 1;
                 self.finish_acquire(id, Err(e));
-                self.compensate(now, keys, token, true);
+                self.compensate(now, keys, token);
             }
         }
     }
@@ -342,6 +334,7 @@ impl State {
 
     /// Its timer went off: the wait ended unsent (C8, C25), or the broker never answered (C9).
     pub(super) fn acquire_due(&mut self, now: Moment, id: AcquireId) {
+        let usable = self.has_usable_session();
         let Some(acquire) = self.acquires.get_mut(&id) else {
             return;
         };
@@ -352,10 +345,11 @@ impl State {
                 self.give_up(now, id);
                 TicketError::indeterminate("the broker did not answer within the wait and 3 s")
             }
-            Stage::Held => TicketError::Timeout {
+            Stage::Held if usable => TicketError::Timeout {
                 detail: "earlier releases of the same key were not answered within the wait".into(),
             },
-            Stage::Ready | Stage::Assigned(_) => self.unsent_error(),
+            Stage::Ready => self.unsent_error(),
+            Stage::Held | Stage::Assigned(_) => self.unconnected_error(),
         };
         self.finish_acquire(id, Err(error));
     }
@@ -370,8 +364,12 @@ impl State {
                 ),
             }
         } else {
-            self.not_connected("no connection was usable within the wait")
+            self.unconnected_error()
         }
+    }
+
+    pub(super) fn unconnected_error(&self) -> TicketError {
+        self.not_connected("no connection was usable within the wait")
     }
 
     /// `wait` 0 never queues: with a session but no place it fails at once (C1, C26).

@@ -9,6 +9,7 @@ impl State {
         self.dispatch_releases();
         self.dispatch_acquires();
         self.fail_immediate_without_place();
+        self.fail_rejected();
         self.finish_closing(now);
     }
 

@@ -107,6 +107,13 @@ impl Topology {
         }
     }
 
+    /// A node that has no session names itself no more.
+    pub(super) fn unreachable(&mut self, node: usize) {
+        if let Topology::Cluster { leader, .. } = self {
+            *leader = leader.filter(|s| usize::from(s.get()) != node);
+        }
+    }
+
     /// The node to ask: the one that names itself leader, else the one named last (C14).
     fn target(&self) -> Option<usize> {
         match self {
@@ -168,6 +175,7 @@ impl State {
             Failure::Other(why) => why,
         });
         let l = &mut self.links[link];
+        l.redirects = 0;
         l.faults = if rejected {
             REJECTED
         } else {
@@ -175,20 +183,31 @@ impl State {
         };
         let pause = self.backoff(link);
         self.links[link].stage = Stage::Down(None);
-        if self.life == Life::Open || self.releases_remain() {
+        if self.wants_links() {
             self.schedule_link(link, now + pause);
         }
-        // C24: while every address rejects the token, nothing waits for a session.
-        if let Some(detail) = self.rejected_everywhere() {
-            self.fail_unsent(&TicketError::Auth { detail });
-        }
+        self.topology.unreachable(node);
+        self.usable_changed();
         self.dispatch(now);
     }
 
-    /// C24: no session is usable and every address's last attempt was a rejected token.
-    pub(super) fn rejected_everywhere(&self) -> Option<String> {
+    /// C24: while no session is usable and every address's last attempt was a rejected token,
+    /// nothing waits.
+    pub(super) fn fail_rejected(&mut self) {
         let rejected = self.links.iter().all(|l| l.rejected) && !self.has_usable_session();
-        rejected.then(|| "check the client token here and `client_tokens` at the broker".to_owned())
+        if rejected && self.counters.waiting > 0 {
+            let detail = "check the client token here and `client_tokens` at the broker".into();
+            self.fail_unsent(&TicketError::Auth { detail });
+        }
+    }
+
+    /// Whether what is down is to come up again: at the end only for releases (C27).
+    fn wants_links(&self) -> bool {
+        match self.life {
+            Life::Open => true,
+            Life::Closing => self.releases_remain() && !self.has_usable_session(),
+            Life::Closed => false,
+        }
     }
 
     fn backoff(&mut self, link: LinkId) -> Duration {
@@ -241,6 +260,9 @@ impl State {
             l.faults = 0;
             l.redirects = 0;
         }
+        if leave != Leave::Retired {
+            self.topology.unreachable(l.node);
+        }
         let pause = match leave {
             // No fault (C22): the replacement opens at once.
             Leave::Retired => Duration::ZERO,
@@ -257,11 +279,12 @@ impl State {
                 }
             }
             Leave::Fault => {
+                l.redirects = 0;
                 l.faults = l.faults.saturating_add(1);
                 self.backoff(link)
             }
         };
-        if self.life == Life::Open || self.releases_remain() {
+        if self.wants_links() {
             self.schedule_link(link, now + pause);
         }
     }
@@ -287,12 +310,19 @@ impl State {
         }
     }
 
-    /// Opens one link at once, for the releases that remain at `close` (C27).
-    pub(super) fn open_one_link(&mut self, now: Moment) {
-        let coming = |l: &Link| matches!(l.stage, Stage::Due | Stage::Connecting | Stage::Up(_));
-        let scheduled = |l: &Link| matches!(l.stage, Stage::Down(Some(_)));
-        if !self.links.iter().any(|l| coming(l) || scheduled(l)) {
-            self.schedule_link(0, now);
+    /// Opens a session at once, for the releases that remain at `close` (C27). In a cluster each
+    /// node is asked, for any of them may lead or know who does.
+    pub(super) fn open_for_releases(&mut self, now: Moment) {
+        let idle = |l: &Link| l.stage == Stage::Down(None);
+        let links = match self.topology {
+            Topology::Single if self.links.iter().all(idle) => 1,
+            Topology::Single => 0,
+            Topology::Cluster { .. } => self.links.len(),
+        };
+        for link in 0..links {
+            if idle(&self.links[link]) {
+                self.schedule_link(link, now);
+            }
         }
     }
 
@@ -315,7 +345,6 @@ impl State {
         };
         let session = self.sessions.get_mut(&sid).expect("it was read from");
         session.told_leader = true;
-        session.says = slot;
         let own = u8::try_from(session.node).ok().and_then(Slot::new);
         if slot == own {
             *leader = own;

@@ -16,6 +16,8 @@ mod reply;
 mod retire;
 mod session;
 mod shutdown;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;

@@ -22,8 +22,8 @@ pub(crate) enum Origin {
     Explicit,
     /// A ticket left its scope (C18); dropped when too many wait.
     Automatic,
-    /// A grant came to nobody (C10); never dropped. `true` if it holds its acquire's place.
-    Compensating(bool),
+    /// A grant came to nobody (C10). Never dropped: it takes its acquire's place over.
+    Compensating,
 }
 
 /// The outcome of one release, shared by the ticket and the state machine.
@@ -88,8 +88,10 @@ enum Stage {
     Ready,
     /// In a session's outbox.
     Assigned(SessionId),
-    /// Sent and within its silence, or pausing after an `I`.
+    /// Sent and within its silence.
     Resting,
+    /// After an `I`; nothing shortens that.
+    Pausing,
 }
 
 impl Release {
@@ -131,7 +133,10 @@ impl State {
             }
             self.automatic_waiting += 1;
         }
-        let needs_place = !matches!(origin, Origin::Compensating(_));
+        let needs_place = origin != Origin::Compensating;
+        if !needs_place {
+            self.places += 1;
+        }
         let id = self.number();
         for key in keys.as_keys() {
             self.releasing
@@ -170,16 +175,10 @@ impl State {
         cell
     }
 
-    /// Gives back a grant that nobody takes (C10); `has_place` if it takes over its acquire's.
-    pub(super) fn compensate(
-        &mut self,
-        now: Moment,
-        keys: Arc<KeySet>,
-        token: Token,
-        has_place: bool,
-    ) {
+    /// Gives back a grant that nobody takes (C10).
+    pub(super) fn compensate(&mut self, now: Moment, keys: Arc<KeySet>, token: Token) {
         self.counters.compensated += 1;
-        self.release(now, keys, token, Origin::Compensating(has_place));
+        self.release(now, keys, token, Origin::Compensating);
     }
 
     /// The unfinished releases of these keys; each is told that an acquire waits for it.
@@ -227,7 +226,7 @@ impl State {
         }
     }
 
-    /// Marks it as handed to the transport; `None` if it was finished meanwhile.
+    /// Marks it as handed to the transport; `None` if it was finished or taken back meanwhile.
     pub(super) fn release_sent(
         &mut self,
         now: Moment,
@@ -236,6 +235,13 @@ impl State {
         wire: u64,
     ) -> Option<(Arc<KeySet>, Token)> {
         let release = self.releases.get_mut(&id)?;
+        if release.stage != Stage::Assigned(session) {
+            return None;
+        }
+        if release.deadline <= now {
+            self.expire_release(now, id);
+            return None;
+        }
         if release.origin == Origin::Automatic && !release.ever_sent {
             self.automatic_waiting -= 1;
         }
@@ -276,11 +282,9 @@ impl State {
         release.tries.retain(|t| *t != (session, wire));
         let pause = release.pause;
         release.pause = pause * 2;
-        if matches!(release.stage, Stage::Resting | Stage::Ready) {
-            release.stage = Stage::Resting;
-            self.release_ready.remove(&id);
-            self.set_release_timer(id, now + pause);
-        }
+        release.stage = Stage::Pausing;
+        self.release_ready.remove(&id);
+        self.set_release_timer(id, now + pause);
         self.replace_held_back(id);
     }
 
@@ -305,7 +309,7 @@ impl State {
         if release.placed {
             self.release_places -= 1;
         }
-        if release.origin == Origin::Compensating(true) {
+        if release.origin == Origin::Compensating {
             self.places -= 1;
         }
         for key in release.keys.as_keys() {
@@ -336,20 +340,25 @@ impl State {
         };
         release.timer = None;
         if release.deadline <= now {
-            let outcome = if release.ever_sent {
-                TicketError::indeterminate("the broker did not confirm the release within 5 s")
-            } else {
-                self.not_connected("the release could not be sent within 5 s")
-            };
-            self.finish_release(now, id, Err(outcome));
+            self.expire_release(now, id);
             return;
         }
-        if release.stage == Stage::Resting {
+        if matches!(release.stage, Stage::Resting | Stage::Pausing) {
             release.stage = Stage::Ready;
             self.release_ready.insert(id);
         }
         let deadline = release.deadline;
         self.set_release_timer(id, deadline);
+    }
+
+    /// Its 5 s are over.
+    fn expire_release(&mut self, now: Moment, id: ReleaseId) {
+        let outcome = if self.releases[&id].ever_sent {
+            TicketError::indeterminate("the broker did not confirm the release within 5 s")
+        } else {
+            self.not_connected("the release could not be sent within 5 s")
+        };
+        self.finish_release(now, id, Err(outcome));
     }
 
     /// Ends every release: `close` has run out of time (C27).

@@ -73,6 +73,7 @@ impl State {
             Reply::Moved { slot, .. } => {
                 let node = self.sessions[&sid].node;
                 self.topology.moved(node, *slot);
+                self.usable_changed();
                 true
             }
             Reply::Error { code, .. } => matches!(code, ErrorCode::NotActive | ErrorCode::NoLeader),
@@ -115,11 +116,9 @@ impl State {
     }
 
     fn answer_given_up(&mut self, now: Moment, keys: Arc<KeySet>, reply: &Reply) {
+        self.given_up_resolved();
         if let Reply::Acquired { token, .. } | Reply::SetAcquired { token, .. } = *reply {
-            self.given_up -= 1;
-            self.compensate(now, keys, token, true);
-        } else {
-            self.given_up_resolved();
+            self.compensate(now, keys, token);
         }
     }
 

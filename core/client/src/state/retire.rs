@@ -10,10 +10,15 @@ const MAX_RETIRED: usize = 8;
 const RETIRE_EVERY: Duration = Duration::from_millis(100);
 
 impl State {
+    /// Looked at after each giving up, and when a session or a ration comes free.
+    pub(super) fn ration_retirements(&mut self, now: Moment) {
+        self.retire_as_allowed(now);
+        self.relieve_places(now);
+    }
+
     /// Retires sessions that hold given-up acquires, as far as the ration allows; what it does
     /// not allow now is looked at again when it may.
-    pub(super) fn ration_retirements(&mut self, now: Moment) {
-        self.relieve_places(now);
+    fn retire_as_allowed(&mut self, now: Moment) {
         while let Some(id) = self.retirable() {
             let leaving = self
                 .sessions

@@ -1,13 +1,14 @@
 //! One session: an authenticated connection, from its hello to its end (C7, C10, C13, C13a).
 
+mod ending;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use ticketing_wire::{KeySet, MAX_REPLY_LEN, Reply, Request, RequestId, Slot};
+use ticketing_wire::{KeySet, MAX_REPLY_LEN, Reply, Request, RequestId};
 
 use super::*;
-use crate::error::TicketError;
 
 /// A connection that has been authenticated.
 pub(super) struct Session {
@@ -18,8 +19,6 @@ pub(super) struct Session {
     phase: Phase,
     /// Cluster: not used before its first `L` (C14). Single: from the start.
     pub(super) told_leader: bool,
-    /// What this node said last about the leader.
-    pub(super) says: Option<Slot>,
     /// Ended or ends through `M`, `E3` or `E4` (C14).
     pub(super) redirected: bool,
     next_id: u64,
@@ -147,6 +146,17 @@ impl Session {
         pending
     }
 
+    #[cfg(test)]
+    pub(super) fn assert_idle(&self, id: SessionId) {
+        assert!(self.outstanding.is_empty(), "{id}: {:?}", self.outstanding);
+        assert!(self.outbox.is_empty() && self.partial.is_empty(), "{id}");
+        assert_eq!(
+            (self.given_up, self.idle, self.writing),
+            (0, 0, false),
+            "{id}"
+        );
+    }
+
     fn take_id(&mut self) -> RequestId {
         self.next_id += 1;
         RequestId::new(self.next_id).expect("counts from 1")
@@ -175,7 +185,6 @@ impl State {
             opened: now,
             phase: Phase::Open,
             told_leader: self.topology.is_single(),
-            says: None,
             redirected: false,
             next_id: 0,
             partial: Vec::new(),
@@ -208,9 +217,12 @@ impl State {
             .get_mut(&id)
             .and_then(|s| s.outbox.pop_front())
         {
-            match item {
+            let sent = match item {
                 Item::Acquire(acquire) => self.send_acquire(now, id, acquire, buf),
                 Item::Release(release) => self.send_release(now, id, release, buf),
+            };
+            if !sent {
+                self.dispatch(now); // its place is free for another
             }
         }
         let Some(session) = self.sessions.get_mut(&id) else {
@@ -231,15 +243,28 @@ impl State {
         Poll::Pending
     }
 
-    fn send_acquire(&mut self, now: Moment, sid: SessionId, id: AcquireId, buf: &mut Vec<u8>) {
+    /// `false` if it does not go out.
+    fn send_acquire(
+        &mut self,
+        now: Moment,
+        sid: SessionId,
+        id: AcquireId,
+        buf: &mut Vec<u8>,
+    ) -> bool {
         // Cancelled or failed meanwhile: it is simply not there any more (C8).
         let assigned = |a: &Acquire| matches!(a.stage, acquire::Stage::Assigned(s) if s == sid);
         if !self.acquires.get(&id).is_some_and(assigned) {
-            return;
+            return false;
+        }
+        // The release before it, which was sent here, may have come to nothing meanwhile (C14).
+        if !matches!(self.pinned_to(id), Some(pin) if pin.is_none_or(|p| p == sid)) {
+            self.unassign(id);
+            return false;
         }
         let Some(wait) = self.wire_wait(now, id) else {
-            self.acquire_due(now, id);
-            return;
+            let error = self.unconnected_error();
+            self.finish_acquire(id, Err(error));
+            return false;
         };
         let session = self.sessions.get_mut(&sid).expect("it transmits");
         let wire = session.take_id();
@@ -254,13 +279,21 @@ impl State {
             keys,
         }
         .encode(buf);
+        true
     }
 
-    fn send_release(&mut self, now: Moment, sid: SessionId, id: ReleaseId, buf: &mut Vec<u8>) {
+    /// `false` if it does not go out.
+    fn send_release(
+        &mut self,
+        now: Moment,
+        sid: SessionId,
+        id: ReleaseId,
+        buf: &mut Vec<u8>,
+    ) -> bool {
         let session = self.sessions.get_mut(&sid).expect("it transmits");
         let wire = session.take_id();
         let Some((keys, token)) = self.release_sent(now, id, sid, wire.get()) else {
-            return;
+            return false;
         };
         let keys = keys.as_keys();
         let session = self.sessions.get_mut(&sid).expect("it transmits");
@@ -277,6 +310,7 @@ impl State {
             keys,
         }
         .encode(buf);
+        true
     }
 
     /// The last `Write` has left.
@@ -337,151 +371,6 @@ impl State {
             .is_some_and(|s| !s.is_over() && !s.partial.is_empty())
     }
 
-    /// The peer closed its sending side.
-    pub(crate) fn end_of_stream(&mut self, now: Moment, id: SessionId) {
-        self.lost(now, id, "the broker closed the connection");
-    }
-
-    /// The connection broke, stalled or was closed.
-    pub(crate) fn lost(&mut self, now: Moment, id: SessionId, why: &str) {
-        let Some(session) = self.sessions.get(&id) else {
-            return;
-        };
-        if !session.is_over() {
-            if session.is_open() {
-                self.last_error = Some(why.to_owned());
-            }
-            self.end(now, id, SessionEnd::Close);
-        }
-        self.dispatch(now);
-    }
-
-    /// A frame that no broker sends: close at once, read nothing more (C13).
-    pub(super) fn malformed(&mut self, now: Moment, id: SessionId, what: &str) {
-        tracing::warn!(
-            what,
-            "the broker's bytes are not the protocol's; closing the connection"
-        );
-        self.last_error = Some(format!("protocol violation by the broker: {what}"));
-        self.end(now, id, SessionEnd::Close);
-    }
-
-    /// Ready when the session is over; the driver then closes the socket and calls `forget`.
-    pub(crate) fn poll_over(&mut self, id: SessionId, cx: &mut Context<'_>) -> Poll<SessionEnd> {
-        let Some(session) = self.sessions.get_mut(&id) else {
-            return Poll::Ready(SessionEnd::Close);
-        };
-        if let Phase::Over(end) = session.phase {
-            return Poll::Ready(end);
-        }
-        session.ender = Some(cx.waker().clone());
-        Poll::Pending
-    }
-
-    /// The socket is closed.
-    pub(crate) fn forget(&mut self, now: Moment, id: SessionId) {
-        if self.sessions.get(&id).is_some_and(|s| !s.is_over()) {
-            self.end(now, id, SessionEnd::Close);
-        }
-        self.sessions.remove(&id);
-        self.ration_retirements(now);
-        self.dispatch(now);
-    }
-
-    /// Nothing new is sent on it; its link opens a replacement at once (C9).
-    pub(super) fn retire(&mut self, now: Moment, id: SessionId) {
-        self.leave_open(now, id, Phase::Retired, link::Leave::Retired);
-        self.maybe_end_retired(now, id);
-    }
-
-    /// C13a: send nothing more, half-close, read on for at most 1 s.
-    pub(super) fn begin_ending(&mut self, now: Moment, id: SessionId) {
-        let Some(session) = self.sessions.get(&id) else {
-            return;
-        };
-        if session.is_over() || session.is_ending() {
-            return;
-        }
-        let leave = if session.redirected {
-            link::Leave::Redirected
-        } else if self.life != Life::Open {
-            // Its own close is no fault: what must still be released connects at once (C27).
-            link::Leave::Retired
-        } else {
-            link::Leave::Fault
-        };
-        let until = now + ENDING_TIME;
-        self.leave_open(now, id, Phase::Ending { until, told: false }, leave);
-        self.set_timer(Timer::Session(id), None, Some(until));
-        let session = self.sessions.get_mut(&id).expect("just seen");
-        self.wakers.extend(session.writer.take());
-    }
-
-    /// Moves a session out of `Open` (or on from `Retired`): what it has not sent goes elsewhere.
-    fn leave_open(&mut self, now: Moment, id: SessionId, phase: Phase, leave: link::Leave) {
-        let Some(session) = self.sessions.get_mut(&id) else {
-            return;
-        };
-        session.phase = phase;
-        let unsent = std::mem::take(&mut session.outbox);
-        let (link, opened) = (session.link.take(), session.opened);
-        if let Some(link) = link {
-            self.link_down(now, link, opened, leave);
-        }
-        for item in unsent {
-            match item {
-                Item::Acquire(acquire) => self.unassign(acquire),
-                Item::Release(release) => self.unassign_release(release),
-            }
-        }
-        self.usable_changed();
-    }
-
-    /// The session is over: what is unresolved is `Indeterminate`, releases are tried elsewhere.
-    pub(super) fn end(&mut self, now: Moment, id: SessionId, how: SessionEnd) {
-        let Some(session) = self.sessions.get_mut(&id) else {
-            return;
-        };
-        if let Phase::Ending { until, .. } = session.phase {
-            self.set_timer(Timer::Session(id), Some(until), None);
-        }
-        let session = self.sessions.get_mut(&id).expect("just seen");
-        let leave = if session.redirected {
-            link::Leave::Redirected
-        } else {
-            link::Leave::Fault
-        };
-        self.leave_open(now, id, Phase::Over(how), leave);
-        let session = self.sessions.get_mut(&id).expect("just seen");
-        session.partial = Vec::new();
-        self.wakers.extend(session.ender.take());
-        session.writer = None;
-        let mut unresolved: Vec<_> = session.outstanding.drain().collect();
-        session.given_up = 0;
-        session.idle = 0;
-        // In the order they were sent, so that a replay is the same.
-        unresolved.sort_unstable_by_key(|(wire, _)| *wire);
-        for (wire, pending) in unresolved {
-            match pending {
-                Pending::Acquire(acquire) => {
-                    let e = TicketError::indeterminate(
-                        "the connection ended before the broker answered",
-                    );
-                    self.finish_acquire(acquire, Err(e));
-                }
-                Pending::GivenUp(_) => self.given_up_resolved(),
-                Pending::Release { id: release, .. } => self.try_failed(release, id, wire),
-                Pending::Idle { .. } => {}
-            }
-        }
-        self.usable_changed();
-    }
-
-    /// The second of C13a is over: close with a reset.
-    pub(super) fn session_due(&mut self, now: Moment, id: SessionId) {
-        self.end(now, id, SessionEnd::Reset);
-    }
-
     /// A sent acquire's caller is gone: its id stays outstanding (C10), its session is retired
     /// when the ration allows (C9).
     pub(super) fn give_up(&mut self, now: Moment, id: AcquireId) {
@@ -532,17 +421,6 @@ impl State {
             *pending = Pending::Idle { set };
             session.idle += 1;
             self.maybe_end_retired(now, sid);
-        }
-    }
-
-    /// A retired session ends as soon as only given-up acquires are unanswered on it (C9).
-    pub(super) fn maybe_end_retired(&mut self, now: Moment, id: SessionId) {
-        if self
-            .sessions
-            .get(&id)
-            .is_some_and(|s| s.is_retired() && s.counted() == 0)
-        {
-            self.begin_ending(now, id);
         }
     }
 

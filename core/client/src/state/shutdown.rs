@@ -51,10 +51,11 @@ impl State {
     fn wind_down(&mut self, now: Moment) {
         if self.releases_remain() {
             if !self.has_usable_session() {
-                self.open_one_link(now);
+                self.open_for_releases(now);
             }
             return;
         }
+        self.stop_links();
         // Nothing can come any more but the grants of ending sessions; those may still make
         // compensating releases, so the sessions that could carry them stay until then.
         let grants_may_come = self
