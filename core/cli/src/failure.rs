@@ -1,0 +1,66 @@
+//! How the program ends when it does not succeed: one line on standard error and an exit code.
+
+use std::fmt::{self, Display, Formatter};
+use std::process::ExitCode;
+
+/// Why the program ends without success.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The command line or the configuration is wrong: exit code 2 (S10).
+    Usage(String),
+    /// Something failed while it ran: exit code 1.
+    Run(String),
+    /// Text for whoever asked for help: standard output, exit code 0.
+    Help(String),
+    /// Ended by a signal: exit code 128 + its number, as shells have it.
+    Signal(u8),
+}
+
+impl Failure {
+    /// A failure at run time, with what was being done.
+    pub(crate) fn run(doing: &str, why: impl Display) -> Self {
+        Failure::Run(format!("{doing}: {why}"))
+    }
+
+    /// Says what there is to say and gives the exit code.
+    pub(crate) fn report(self) -> ExitCode {
+        let code = match &self {
+            Failure::Help(text) => {
+                print!("{text}");
+                return ExitCode::SUCCESS;
+            }
+            Failure::Signal(number) => return ExitCode::from(128 + number),
+            Failure::Usage(_) => 2,
+            Failure::Run(_) => 1,
+        };
+        eprintln!("error: {self}");
+        ExitCode::from(code)
+    }
+}
+
+impl Display for Failure {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Usage(text) | Failure::Run(text) | Failure::Help(text) => {
+                f.write_str(&one_line(text))
+            }
+            Failure::Signal(number) => write!(f, "ended by signal {number}"),
+        }
+    }
+}
+
+/// The text with every run of white space made one space.
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Failure;
+
+    #[test]
+    fn a_failure_is_one_line() {
+        let failure = Failure::Usage("bad\n  thing:\tx ".to_owned());
+        assert_eq!(failure.to_string(), "bad thing: x");
+    }
+}
