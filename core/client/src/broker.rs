@@ -4,6 +4,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::Poll;
 use std::time::Duration;
 
 use ticketing_wire::{Identity, KeySet};
@@ -253,7 +254,11 @@ impl TicketBroker {
             shared,
             id: Some(id),
         };
-        let outcome = poll_fn(|cx| shared.with(|state, now| state.poll_acquire(now, id, cx))).await;
+        let outcome = poll_fn(|cx| match shared.check_process() {
+            Ok(()) => shared.with(|state, now| state.poll_acquire(now, id, cx)),
+            Err(e) => Poll::Ready(Err(e)),
+        });
+        let outcome = outcome.await;
         guard.id = None;
         outcome.map(|grant: Grant| Held::new(Arc::clone(&self.0), grant))
     }

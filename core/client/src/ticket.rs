@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use ticketing_wire::{Keys, Token};
@@ -86,7 +87,11 @@ impl Held {
                 }
             }
         };
-        poll_fn(|cx| cell.poll(cx)).await
+        poll_fn(|cx| match self.handle.shared.check_process() {
+            Ok(()) => cell.poll(cx),
+            Err(e) => Poll::Ready(Err(e)),
+        })
+        .await
     }
 
     fn send_release(&self, origin: Origin) -> Arc<ReleaseCell> {

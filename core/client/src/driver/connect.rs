@@ -58,7 +58,10 @@ pub(super) async fn open(addr: &Addr, peer: &Peer, mode: Mode) -> Result<Stream,
             // Another address of the same name would say the same.
             Ok(Err(Failure::Rejected)) => return Err(Failure::Rejected),
             Ok(Err(failure)) => failure,
-            Err(_) => Failure::Other("no connection and handshake within 10 s".into()),
+            Err(_) => Failure::Other(match peer.tls.0 {
+                Some(_) => "no connection and handshake within 10 s".into(),
+                None => "no connection and handshake within 10 s (does it want TLS?)".into(),
+            }),
         };
     }
     Err(last)
@@ -113,7 +116,7 @@ async fn handshake(
     let mut hello = [0; HELLO_LEN];
     stream.read_exact(&mut hello).await.map_err(|e| {
         other(
-            "no hello (is it a Ticketing broker, at its connection limit?)",
+            "no hello (is it a Ticketing broker? does it want TLS? is it at its connection limit?)",
             &e,
         )
     })?;

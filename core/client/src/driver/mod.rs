@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use ticketing_wire::Identity;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::addr::Addr;
@@ -25,8 +26,8 @@ pub(crate) struct Peer {
     pub(crate) tls: TlsClient,
 }
 
-/// Tells the state machine that nothing drives it any more, also when the runtime that this task
-/// lived in was shut down: calls then fail instead of waiting for ever.
+/// Tells the state machine that nothing drives it any more, also when the runtime that the driver
+/// lived in was shut down, even before its first step: calls then fail instead of waiting for ever.
 struct Gone(Arc<Shared>);
 
 impl Drop for Gone {
@@ -39,11 +40,19 @@ impl Drop for Gone {
 
 /// The one task of a broker object, beside one for each connection. Ends when it is closed and
 /// every socket is gone.
-pub(crate) async fn run(shared: Arc<Shared>, peer: Arc<Peer>) {
-    let gone = Gone(Arc::clone(&shared));
-    // Dropped first: no socket is left when `gone` says so.
+pub(crate) fn run(shared: Arc<Shared>, peer: Arc<Peer>) -> impl Future<Output = ()> {
+    let gone = Gone(shared);
+    async move {
+        drive(&gone.0, &peer).await;
+        drop(gone);
+    }
+}
+
+async fn drive(shared: &Arc<Shared>, peer: &Arc<Peer>) {
     let mut connections = JoinSet::new();
-    while let Some(deadline) = step(&shared, &peer, &mut connections).await {
+    // Dropped when all is over: attempts end with it.
+    let over = watch::Sender::new(());
+    while let Some(deadline) = step(shared, peer, &mut connections, &over).await {
         let woken = poll_fn(|_| match shared.with(|state, _| state.driver_is_woken()) {
             true => Poll::Ready(()),
             false => Poll::Pending,
@@ -58,8 +67,9 @@ pub(crate) async fn run(shared: Arc<Shared>, peer: Arc<Peer>) {
             }
         }
     }
-    connections.shutdown().await;
-    drop(gone);
+    drop(over);
+    // Sessions are over by now and close their sockets themselves.
+    while connections.join_next().await.is_some() {}
 }
 
 /// Does what is due and opens connections. `None` when all is over, else the next deadline.
@@ -67,6 +77,7 @@ async fn step(
     shared: &Arc<Shared>,
     peer: &Arc<Peer>,
     connections: &mut JoinSet<()>,
+    over: &watch::Sender<()>,
 ) -> Option<Option<Moment>> {
     poll_fn(|cx| {
         let mut links = Vec::new();
@@ -79,7 +90,8 @@ async fn step(
             Some(state.next_deadline(cx.waker()))
         });
         for link in links {
-            connections.spawn(connection(Arc::clone(shared), Arc::clone(peer), link));
+            let shared = Arc::clone(shared);
+            connections.spawn(connection(shared, Arc::clone(peer), link, over.subscribe()));
         }
         Poll::Ready(next)
     })
@@ -94,10 +106,19 @@ async fn sleep_until(deadline: Option<Moment>) {
 }
 
 /// One connection, from the attempt to its end.
-async fn connection(shared: Arc<Shared>, peer: Arc<Peer>, link: LinkId) {
+async fn connection(
+    shared: Arc<Shared>,
+    peer: Arc<Peer>,
+    link: LinkId,
+    mut over: watch::Receiver<()>,
+) {
     let (node, mode) = shared.with(|state, _| (state.node_of(link), state.expected_mode(link)));
     let addr = &peer.addrs[node];
-    match connect::open(addr, &peer, mode).await {
+    let opened = tokio::select! {
+        opened = connect::open(addr, &peer, mode) => opened,
+        _ = over.changed() => return,
+    };
+    match opened {
         Ok(stream) => {
             if let Some(session) = shared.with(|state, now| state.connected(now, link)) {
                 tracing::debug!(%addr, session, "connected");

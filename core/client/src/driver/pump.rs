@@ -18,7 +18,20 @@ use crate::state::{SessionEnd, SessionId, Transmit};
 const STALL: Duration = Duration::from_secs(3);
 const READ_BUFFER: usize = 16 * 1024;
 
+/// What is written at once: one TLS record.
+const WRITE_SIZE: usize = 16 * 1024;
+
+/// Tells the state machine that the socket is closed, also when the task ends by a bug.
+struct Closed<'a>(&'a Shared, SessionId);
+
+impl Drop for Closed<'_> {
+    fn drop(&mut self) {
+        self.0.with(|state, now| state.forget(now, self.1));
+    }
+}
+
 pub(super) async fn run(shared: &Shared, id: SessionId, stream: Stream) {
+    let closed = Closed(shared, id);
     match stream {
         Stream::Plain(mut tcp) => {
             let (read, write) = tcp.split();
@@ -31,7 +44,7 @@ pub(super) async fn run(shared: &Shared, id: SessionId, stream: Stream) {
             close(read.unsplit(write).get_ref().0, end);
         }
     }
-    shared.with(|state, now| state.forget(now, id));
+    drop(closed);
 }
 
 async fn exchange(
@@ -91,22 +104,32 @@ async fn send(shared: &Shared, id: SessionId, mut to: impl AsyncWrite + Unpin) {
         };
         match done {
             Ok(()) => shared.with(|state, now| state.transmitted(now, id)),
-            Err(e) => return lost(shared, id, &format!("writing failed: {e}")),
+            Err(e) => {
+                let why = format!("writing failed: {e}");
+                return shared.with(|state, now| state.write_failed(now, id, &why));
+            }
         }
     }
 }
 
 /// Writes everything, as long as it makes progress.
 async fn write_all(to: &mut (impl AsyncWrite + Unpin), mut bytes: &[u8]) -> io::Result<()> {
-    let stalled = |_| io::Error::new(io::ErrorKind::TimedOut, "no progress for 3 s");
     while !bytes.is_empty() {
-        let n = timeout(STALL, to.write(bytes)).await.map_err(stalled)??;
-        if n == 0 {
-            return Err(io::ErrorKind::WriteZero.into());
+        let n = bytes.len().min(WRITE_SIZE);
+        let step = async {
+            let n = to.write(&bytes[..n]).await?;
+            // TLS may have taken the bytes without having sent them.
+            to.flush().await?;
+            Ok(n)
+        };
+        let stalled = |_| io::Error::new(io::ErrorKind::TimedOut, "no progress for 3 s");
+        match timeout(STALL, step).await.map_err(stalled)? {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => bytes = &bytes[n..],
+            Err(e) => return Err(e),
         }
-        bytes = &bytes[n..];
     }
-    timeout(STALL, to.flush()).await.map_err(stalled)?
+    Ok(())
 }
 
 fn lost(shared: &Shared, id: SessionId, why: &str) {

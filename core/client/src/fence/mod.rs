@@ -100,6 +100,10 @@ pub enum FenceError {
 
 /// What is to be fenced: a row for each key, in key order (opposite orders would deadlock).
 #[derive(Debug)]
+#[cfg_attr(
+    not(any(feature = "rusqlite", feature = "tokio-postgres")),
+    expect(dead_code, reason = "read by the helpers alone")
+)]
 pub struct FenceRows<'a> {
     rows: Vec<(&'a str, u64)>,
     again: bool,

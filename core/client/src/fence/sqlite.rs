@@ -14,6 +14,9 @@ impl FenceTransaction for Transaction<'_> {
 
     fn run<'a>(&'a mut self, rows: FenceRows<'a>) -> Result<(), FenceError> {
         let database = |e: Error| FenceError::Database(e.into());
+        if self.is_autocommit() {
+            return Err(FenceError::Database(ENDED.into()));
+        }
         let mut statement = self
             .prepare_cached(fence_statement(Dialect::Sqlite, rows.again))
             .map_err(database)?;
@@ -34,10 +37,14 @@ impl FenceTransaction for Transaction<'_> {
     }
 }
 
+/// Each statement would then be a transaction of its own.
+const ENDED: &str =
+    "the transaction has ended and the connection is in autocommit mode; begin anew";
+
 /// Exactly the broken `NOT NULL` rule of the fence column.
 fn is_stale(error: &Error) -> bool {
     matches!(error, Error::SqliteFailure(e, Some(message))
         if e.code == ErrorCode::ConstraintViolation
             && e.extended_code == ffi::SQLITE_CONSTRAINT_NOTNULL
-            && message.ends_with("ticketing_fence.token"))
+            && message == "NOT NULL constraint failed: ticketing_fence.token")
 }

@@ -23,6 +23,16 @@ impl State {
         self.dispatch(now);
     }
 
+    /// Writing failed. What the peer said before it closed is still read: replies to what was sent
+    /// before may be among it (C13a).
+    pub(crate) fn write_failed(&mut self, now: Moment, id: SessionId, why: &str) {
+        if self.sessions.get(&id).is_some_and(Session::is_open) {
+            self.last_error = Some(why.to_owned());
+        }
+        self.begin_ending(now, id);
+        self.dispatch(now);
+    }
+
     /// A frame that no broker sends: close at once, read nothing more (C13).
     pub(in crate::state) fn malformed(&mut self, now: Moment, id: SessionId, what: &str) {
         tracing::warn!(
