@@ -54,6 +54,19 @@ fn licences_and_sources_are_those_of_deny_toml() {
 }
 
 #[test]
+fn modules_are_short() {
+    assert_none(source::long_modules(&FILES), "split these modules");
+}
+
+#[test]
+fn every_crate_forbids_unsafe_code() {
+    assert_none(
+        source::unsafe_allowed(&FILES),
+        "begin these with #![forbid(unsafe_code)]",
+    );
+}
+
+#[test]
 fn every_crate_takes_its_metadata_from_the_workspace() {
     assert_none(source::manifests(&FILES), "take these from the workspace");
 }
@@ -63,6 +76,17 @@ fn no_file_names_a_path_of_one_machine() {
     assert_none(
         source::personal_paths(&FILES),
         "use paths that exist everywhere",
+    );
+}
+
+#[test]
+fn every_clause_is_named_by_a_test() {
+    let mut untested = clauses::untested(text("docs/semantics.md"), &FILES);
+    // The cluster is not built yet.
+    untested.retain(|clause| clause != "s11");
+    assert_none(
+        untested,
+        "name a test after each of these clauses of docs/semantics.md",
     );
 }
 
