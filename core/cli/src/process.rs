@@ -1,14 +1,14 @@
 //! What a process does to itself at start.
 
-use rustix::process::{
-    Resource, Rlimit, Signal, getppid, getrlimit, set_parent_process_death_signal, setrlimit,
-};
+use rustix::process::{Resource, Rlimit, getppid, getrlimit, setrlimit};
 
 use crate::failure::Failure;
 
 /// Makes this process end when its parent does, whatever ends the parent; `parent` is its id.
+/// Where the system can't do that, the parent's own clean end has to be enough.
 pub(crate) fn die_with(parent: u32) -> Result<(), Failure> {
-    set_parent_process_death_signal(Some(Signal::KILL))
+    #[cfg(target_os = "linux")]
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
         .map_err(|error| Failure::run("cannot follow the parent process", error))?;
     // The parent may have ended before the line above.
     let still_there =
@@ -57,6 +57,7 @@ mod tests {
     fn a_process_with_another_parent_does_not_go_on() {
         assert!(die_with(u32::MAX).is_err());
         // Or this test's process would end with the thread that ran it.
-        set_parent_process_death_signal(None).unwrap();
+        #[cfg(target_os = "linux")]
+        rustix::process::set_parent_process_death_signal(None).unwrap();
     }
 }
