@@ -1,4 +1,30 @@
-//! The durable store of a single broker: a folder with one database file.
+//! The durable store of a single broker: a folder with one [redb] database and a lock.
+//!
+//! A commit is one write transaction with one sync, on a thread of its own, so that a slow disk
+//! holds up neither connections nor timers. The pages that it writes were free in the state before,
+//! and the state becomes current by a checksummed header in the same sync: after a crash either the
+//! whole commit is there or the one before it.
+//!
+//! # Why redb
+//!
+//! Measured on two cores, ext4, a sync of 0.09 ms: acquire+release pairs a second in a closed loop
+//! of as many clients (half of them acquire while the others release), 10,000 other grants held,
+//! the store alone, without sockets. Each of the three makes one sync a commit.
+//!
+//! | clients | redb 4.6 | fjall 3.1 | preallocated log |
+//! | --- | --- | --- | --- |
+//! | 64 | 170,000 (189 µs a commit, 31 KiB) | 187,000 (171 µs, 9 KiB) | 324,000 (99 µs, 5 KiB) |
+//! | 512 | 652,000 (392 µs, 36 KiB) | 511,000 (501 µs, 37 KiB) | 2,070,000 (124 µs, 16 KiB) |
+//!
+//! All are several times what the sockets of that machine carry, and the slower the disk, the less
+//! they differ: with a sync of 1.7 ms, 64 clients could make 18,000 pairs with redb and 18,600 with
+//! the log. That is not worth a recovery and a compaction of our own. redb is pure Rust, one file,
+//! without threads or dependencies, checksums every page, and refuses all work after a failed
+//! write. What it costs is a page a grant when grants end in another order than they began: with a
+//! million held, 256 random ends write a megabyte.
+//!
+//! A million grants with 20-byte keys take 68 MiB of disk and 25 MiB of memory here; opening them,
+//! with every page checked, takes 0.8 s.
 
 mod database;
 #[cfg(test)]
@@ -214,14 +240,20 @@ impl Drop for EmbeddedStore {
 }
 
 fn make_dir(dir: &Utf8Path) -> io::Result<()> {
-    if dir.is_dir() {
-        return Ok(());
-    }
+    let is_missing = |dir: &&Utf8Path| !dir.as_str().is_empty() && !dir.is_dir();
+    let missing = dir.ancestors().take_while(is_missing).count();
     std::fs::create_dir_all(dir)?;
-    match dir.parent() {
-        Some(parent) if !parent.as_str().is_empty() => sync_dir(parent),
-        _ => sync_dir(Utf8Path::new(".")),
-    }
+    dir.ancestors()
+        .skip(1)
+        .take(missing)
+        .try_for_each(|parent| {
+            // The parent of a relative path's first part is the empty path.
+            sync_dir(if parent.as_str().is_empty() {
+                Utf8Path::new(".")
+            } else {
+                parent
+            })
+        })
 }
 
 /// Makes a new or renamed entry of `dir` survive a power cut.

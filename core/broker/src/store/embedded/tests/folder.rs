@@ -145,6 +145,14 @@ fn s8_an_unfinished_new_database_is_made_anew() {
 }
 
 #[test]
+fn folders_on_the_way_are_made() {
+    let (_dir, path) = dir();
+    let path = path.join("a/b");
+    drop(EmbeddedStore::open(&path).unwrap());
+    assert!(path.join(DATABASE_FILE).exists());
+}
+
+#[test]
 fn a_folder_that_cannot_be_made_is_named() {
     let (_dir, path) = dir();
     std::fs::write(&path, b"a file").unwrap();
