@@ -144,3 +144,27 @@ async fn handshake(
 fn other(what: &str, error: &io::Error) -> Failure {
     Failure::Other(format!("{what}: {error}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn c22_dead_peers_are_found_by_keepalive_and_user_timeout() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let tcp = TcpStream::connect(listener.local_addr().unwrap())
+            .await
+            .unwrap();
+        prepare(&tcp).unwrap();
+        let socket = SockRef::from(&tcp);
+        assert!(socket.tcp_nodelay().unwrap() && socket.keepalive().unwrap());
+        #[cfg(target_os = "linux")]
+        {
+            let secs = Duration::from_secs;
+            assert_eq!(socket.tcp_keepalive_time().unwrap(), secs(15));
+            assert_eq!(socket.tcp_keepalive_interval().unwrap(), secs(5));
+            assert_eq!(socket.tcp_keepalive_retries().unwrap(), 3);
+            assert_eq!(socket.tcp_user_timeout().unwrap(), Some(secs(20)));
+        }
+    }
+}

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use ticketing_client::{TicketBroker, TicketError, TlsMode};
 use ticketing_wire::ACCEPTED;
+use tokio::io::AsyncReadExt;
 
 use crate::peer::tls::CaFile;
 use crate::peer::{Peer, SOON, ask, outcome, secs, soon, until};
@@ -150,14 +151,39 @@ async fn c22_a_handshake_that_is_cut_anywhere_is_an_error_and_is_tried_again() {
 }
 
 #[tokio::test]
-async fn c22_connection_and_handshake_within_10_s() {
-    let peer = Peer::start().await;
-    let started = Instant::now();
-    let broker = peer.connect();
-    let mut silent = peer.accept().await; // and not a word
-    silent.eof().await;
-    assert!(started.elapsed() >= secs(10));
-    error_says(&broker, "within 10 s").await;
+async fn c22_connection_tls_and_handshake_within_10_s() {
+    let silent = async {
+        let peer = Peer::start().await;
+        let started = Instant::now();
+        let broker = peer.connect();
+        let mut conn = peer.accept().await; // and not a word
+        conn.eof().await;
+        assert!(started.elapsed() >= secs(10));
+        error_says(&broker, "within 10 s").await;
+    };
+    let no_tls = async {
+        let peer = Peer::start().await;
+        let started = Instant::now();
+        let tls = TlsMode::InsecureSkipVerify;
+        let builder = TicketBroker::builder().addrs([peer.addr()]).tls(tls);
+        let broker = builder.connect().unwrap();
+        let mut conn = peer.accept_tcp().await;
+        let mut hello = Vec::new();
+        soon("the end", conn.read_to_end(&mut hello)).await.unwrap();
+        assert_eq!(hello[0], 22, "the client's part of a TLS handshake");
+        assert!(started.elapsed() >= secs(10));
+        error_says(&broker, "within 10 s").await;
+    };
+    // Plain towards TLS: each waits for the other to speak.
+    let tls_wanted = async {
+        let peer = Peer::start().await;
+        let broker = peer.connect();
+        let mut conn = peer.accept_tcp().await;
+        let read = soon("the end", conn.read(&mut [0; 1])).await;
+        assert_eq!(read.unwrap(), 0, "not a word");
+        error_says(&broker, "does it want TLS?").await;
+    };
+    tokio::join!(silent, no_tls, tls_wanted);
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ticketing_client::{TicketBroker, TlsMode};
 use ticketing_wire::ACCEPTED;
+use tracing::subscriber::DefaultGuard;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -42,18 +43,35 @@ fn hidden(text: &str) {
     }
 }
 
-#[tokio::test]
-async fn c29_the_token_is_in_no_log_error_or_debug_output() {
+/// Everything that is logged on this thread, where the client's tasks run too.
+fn capture() -> (Log, DefaultGuard) {
     let log = Log::default();
     let writer = log.clone();
-    // Of this thread: the client's tasks run on it too.
-    let _guard = tracing_subscriber::fmt()
+    let guard = tracing_subscriber::fmt()
         .with_max_level(LevelFilter::TRACE)
         .with_ansi(false)
         .with_writer(move || writer.clone())
         .finish()
         .set_default();
+    (log, guard)
+}
 
+#[tokio::test]
+async fn c28_skipping_the_verification_is_warned_about() {
+    let (log, _guard) = capture();
+    let skip = TlsMode::InsecureSkipVerify;
+    let builder = TicketBroker::builder().addrs(["127.0.0.1:1"]).tls(skip);
+    builder.connect().unwrap();
+    let text = log.text();
+    assert!(
+        text.contains("WARN") && text.contains("not verified"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn c29_the_token_is_in_no_log_error_or_debug_output() {
+    let (log, _guard) = capture();
     let builder = TicketBroker::builder().token(SECRET).cluster("c");
     hidden(&format!("{builder:?} {builder:#?}"));
     let e = builder.clone().addrs(["nowhere"]).connect().unwrap_err();

@@ -301,3 +301,46 @@ async fn c10_a_grant_that_crosses_the_cancellation_is_given_back() {
     until("released", || broker.stats().released == 1).await;
     assert_eq!(broker.stats().compensated, 1);
 }
+
+#[tokio::test]
+async fn c14_a_cluster_is_asked_where_the_leader_is() {
+    let (first, second) = (Peer::start_node(0).await, Peer::start_node(1).await);
+    let broker = TicketBroker::connect([first.addr(), second.addr()]).unwrap();
+    let (mut follower, mut leader) = (first.session().await, second.session().await);
+    let asked = ask(&broker, "k", 60);
+    let slot = ticketing_wire::Slot::new(1);
+    follower.reply(Reply::Leader { slot }).await;
+    leader.reply(Reply::Leader { slot }).await;
+    leader.grant(4).await;
+    outcome("a ticket", asked).await.unwrap().keep();
+    // The leader moves.
+    let asked = ask(&broker, "k", 60);
+    let frame = leader.next().await;
+    let slot = ticketing_wire::Slot::new(0);
+    follower.reply(Reply::Leader { slot }).await;
+    leader
+        .reply(Reply::Moved {
+            id: frame.id(),
+            slot,
+        })
+        .await;
+    follower.grant(5).await;
+    outcome("a ticket", asked).await.unwrap().keep();
+}
+
+#[tokio::test]
+async fn c22_a_process_that_was_stopped_does_not_blame_its_peer() {
+    let peer = Peer::start().await;
+    let (broker, mut conn) = one(&peer).await;
+    let (first, second) = (ask(&broker, "a", 60), ask(&broker, "b", 60));
+    let (a, b) = (conn.next().await, conn.next().await);
+    let (a, b) = (encoded(a.granted(1)), encoded(b.granted(2)));
+    conn.send(&[&a[..], &b[..10]].concat()).await;
+    // With the whole reply the half one was read: its 3 s run.
+    outcome("the whole reply", first).await.unwrap().keep();
+    conn.send(&b[10..]).await;
+    // This thread is the client's, too: it stands still for longer than that.
+    std::thread::sleep(Duration::from_millis(3500));
+    outcome("the other half", second).await.unwrap().keep();
+    assert_eq!(broker.stats().last_connection_error, None);
+}
