@@ -63,6 +63,23 @@ fn s1_a_set_is_all_or_nothing_and_keeps_its_free_keys_idle() {
 }
 
 #[test]
+fn s1_a_set_waits_for_the_last_of_its_keys() {
+    let mut bench = Bench::new();
+    bench.acquire(1, 1, 0, 30, &["a"]);
+    bench.acquire(1, 2, 0, 30, &["c"]);
+    bench.acquire(2, 3, 60, 30, &["a", "b", "c"]);
+    bench.take();
+    bench.release(1, 4, 1, &["a"]);
+    bench.expect(&[Effect::Ended(1), Effect::released(1, 4)]);
+    bench.release(1, 5, 2, &["c"]);
+    bench.expect(&[
+        Effect::Ended(2),
+        Effect::released(1, 5),
+        Effect::granted(2, 3, 3, &["a", "b", "c"], 30),
+    ]);
+}
+
+#[test]
 fn s1_wait_0_times_out_on_a_held_key_and_on_a_free_one_that_an_earlier_waiter_wants() {
     let mut bench = Bench::new();
     bench.acquire(1, 1, 0, 30, &["a"]);
@@ -147,14 +164,17 @@ fn s2_a_clock_that_goes_back_ends_nothing_early() {
     bench.at(ms(10_000));
     bench.acquire(1, 1, 0, 5, &["a"]);
     bench.at(ms(1));
-    bench.acquire(1, 2, 0, 5, &["b"]);
+    bench.acquire(1, 2, 0, 6, &["b"]);
     bench.take();
     bench.at(ms(14_999));
     bench.tick();
     bench.expect(&[]);
     bench.at(ms(15_000));
     bench.tick();
-    bench.expect(&[Effect::Ended(1), Effect::Ended(2)]);
+    bench.expect(&[Effect::Ended(1)]);
+    bench.at(ms(16_000));
+    bench.tick();
+    bench.expect(&[Effect::Ended(2)]);
 }
 
 #[test]
@@ -174,6 +194,26 @@ fn s2_what_ended_while_nobody_looked_ends_in_order() {
         Effect::granted(3, 3, 2, &["a"], 30),
         Effect::timed_out(4, 4),
     ]);
+}
+
+#[test]
+fn s2_the_next_deadline_is_the_first_lease_or_wait_to_end() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.table.next_deadline(), None);
+    bench.acquire(1, 1, 0, 30, &["a"]);
+    assert_eq!(bench.table.next_deadline(), Some(ms(30_000)));
+    bench.acquire(2, 2, 20, 30, &["a"]);
+    assert_eq!(bench.table.next_deadline(), Some(ms(20_000)));
+    bench.acquire(2, 3, 0, 10, &["b"]);
+    assert_eq!(bench.table.next_deadline(), Some(ms(10_000)));
+    // Early after a release, until a tick looks again.
+    bench.release(2, 4, 2, &["b"]);
+    bench.at(ms(10_000));
+    bench.tick();
+    assert_eq!(bench.table.next_deadline(), Some(ms(20_000)));
+    bench.disconnect(2);
+    bench.release(1, 5, 1, &["a"]);
+    assert_eq!(bench.table.next_deadline(), None);
 }
 
 #[test]
@@ -433,12 +473,14 @@ fn s7_a_store_that_contradicts_itself_is_refused() {
         matches!(above, RestoreError::AboveMark { mark: 100, .. }),
         "{above}"
     );
+    bench.restore(100, &["d"], 10).unwrap();
+    // What was refused has left nothing behind.
     assert_eq!(
         bench.table.stats(),
         TableStats {
-            grants: 1,
+            grants: 2,
             waiters: 0,
-            keys: 2
+            keys: 3
         }
     );
 }

@@ -87,7 +87,10 @@ pub struct TableStats {
 #[non_exhaustive]
 pub enum RestoreError {
     /// One of its keys is held by another grant.
-    #[error("the store holds key \"{key}\" for token {token} and for another one: it is damaged")]
+    #[error(
+        "the store holds key \"{key}\" for token {token} and for another one: it is \
+         damaged, restore it from a backup"
+    )]
     KeyHeld {
         /// The later token.
         token: Token,
@@ -95,10 +98,13 @@ pub enum RestoreError {
         key: String,
     },
     /// The token was restored before.
-    #[error("the store holds token {0} twice: it is damaged")]
+    #[error("the store holds token {0} twice: it is damaged, restore it from a backup")]
     TokenHeld(Token),
     /// The token is above the stored mark, so it might be issued again.
-    #[error("the store holds token {token}, above its own mark {mark}: it is damaged")]
+    #[error(
+        "the store holds token {token}, above its own mark {mark}: it is damaged, \
+         restore it from a backup"
+    )]
     AboveMark {
         /// The token.
         token: Token,

@@ -113,6 +113,7 @@ impl<T> Slab<T> {
         self.len -= 1;
         let (empty, listed) = (page.used == 0, page.listed);
         if self.len == 0 && self.pages.len() > 1 {
+            // A last page high up would keep the allocator from giving back what lies below it.
             *self = Slab::new();
             return value;
         }
