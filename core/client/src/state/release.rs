@@ -104,6 +104,11 @@ impl Release {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn is_compensating(&self) -> bool {
+        self.origin == Origin::Compensating
+    }
+
     /// Whether this session has no unanswered try of it.
     pub(super) fn may_go_to(&self, session: SessionId) -> bool {
         self.tries.iter().all(|(s, _)| *s != session)
