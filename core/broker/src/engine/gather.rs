@@ -37,10 +37,10 @@ impl Gather {
         self.arrived += requests;
     }
 
-    /// Whether about as many requests have come as the last commit answered: one in eight may be
-    /// slow, or gone.
+    /// Whether about as many requests have come as the last commit answered: one in 32 may be
+    /// slow, or gone. Those come too late for the next sync every time, so more would waste it.
     pub(super) fn is_complete(&self) -> bool {
-        self.arrived * 8 >= self.expected * 7
+        self.arrived + self.expected / 32 >= self.expected
     }
 
     /// A commit's replies have left; its sync, if it had one, took `sync`.
@@ -110,13 +110,13 @@ mod tests {
         gather.arrived(32);
         gather.delivered(us(2000), 32, Some(us(2000)));
         assert!(matches!(gather.next(us(2000), true), Next::Gather(_)));
-        gather.arrived(27);
+        gather.arrived(30);
         assert!(matches!(gather.next(us(2100), true), Next::Gather(_)));
         gather.arrived(1);
         assert_eq!(
             gather.next(us(2100), true),
             Next::Commit,
-            "28 of the 32 are back"
+            "31 of the 32 are back"
         );
     }
 
