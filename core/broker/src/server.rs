@@ -16,7 +16,7 @@ use crate::config::Config;
 use crate::engine::{Committer, Engine};
 use crate::front::{Access, AccessError, Front, Shared};
 use crate::store::{CommitError, EmbeddedStore, MemoryStore, OpenError, Recovered, Store};
-use crate::table::{LockTable, RestoreError, TableLimits};
+use crate::table::{LockTable, RestoreError, TableLimits, TableStats};
 use crate::token::{TokenError, TokenSource};
 
 /// How long a stopping broker goes on taking releases (S10).
@@ -187,6 +187,12 @@ impl Broker {
         self.local_addr
     }
 
+    /// What it holds at the moment.
+    #[must_use]
+    pub fn stats(&self) -> TableStats {
+        self.shared.engine.stats()
+    }
+
     /// Waits until the broker has ended: by [`shutdown`](Broker::shutdown), or by itself.
     ///
     /// # Errors
@@ -301,6 +307,8 @@ impl Supervisor {
         };
         match result {
             Ok(()) => self.stop().await,
+            // A bug: nothing that the engine says can be trusted any more.
+            Err(error @ BrokerError::Internal(_)) => Err(error),
             Err(error) => {
                 // What is answered already still leaves.
                 self.engine.finish();
@@ -337,7 +345,11 @@ impl Supervisor {
         match timeout_at(begun + STOP, committer.join_next()).await {
             Ok(Some(ended)) => ended?.map_err(|error| BrokerError::Store(Arc::new(error))),
             Ok(None) => Ok(()),
-            Err(_) => Err(BrokerError::StopTimeout),
+            Err(_) => {
+                // Dropping the task would wait for the store.
+                committer.detach_all();
+                Err(BrokerError::StopTimeout)
+            }
         }
     }
 }

@@ -23,6 +23,10 @@ pub(super) struct Conn {
     pub(super) half_closed: bool,
 }
 
+/// How many outstanding requests a connection has room for when it has none: after a burst it is
+/// as small again as before (S6).
+const KEPT: usize = 16;
+
 /// A reply that leaves once its batch is on disk.
 #[derive(Debug)]
 pub(super) struct Held {
@@ -107,6 +111,9 @@ impl Effects {
             .expect("it can't end while it calls");
         std::mem::swap(&mut caller.outstanding, &mut conn.outstanding);
         std::mem::swap(&mut caller.outbox, out);
+        if conn.outstanding.is_empty() && conn.outstanding.capacity() > KEPT {
+            conn.outstanding = HashSet::new();
+        }
         !conn.outstanding.is_empty()
     }
 

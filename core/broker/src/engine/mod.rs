@@ -233,6 +233,10 @@ impl Engine {
 
     /// Connection `conn` has ended; no write was begun that holds the grants of `unsent` (S5).
     pub(crate) fn disconnect(&self, conn: ConnId, unsent: &Outbox) {
+        if self.state.is_poisoned() {
+            // This is the way out of the panic that did it; the supervisor ends the broker.
+            return;
+        }
         self.change(|state, now| {
             let State {
                 table,

@@ -1,6 +1,7 @@
 //! The task of one connection: handshake, session, close.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,35 +33,32 @@ enum HandshakeError {
     Io(#[from] io::Error),
 }
 
-pub(super) async fn run(shared: Arc<Shared>, stream: TcpStream) {
+pub(super) async fn run(shared: Arc<Shared>, stream: TcpStream, peer: SocketAddr) {
     let deadline = Instant::now() + shared.auth_timeout;
     if let Err(error) = configure(&stream) {
-        debug!(%error, "a connection was gone before it began");
+        debug!(%peer, %error, "a connection was gone before it began");
         return;
     }
     let access = shared.access();
     let Some(acceptor) = access.tls.clone() else {
-        return serve(&shared, access, stream, deadline).await;
+        return serve(&shared, access, stream, peer, deadline).await;
     };
     // Boxed, so that a plain connection does not pay for the size of a TLS one.
     Box::pin(async move {
         match timeout_at(deadline, acceptor.accept(stream)).await {
-            Ok(Ok(stream)) => serve(&shared, access, stream, deadline).await,
-            Ok(Err(error)) => log_handshake(&HandshakeError::Tls(error)),
-            Err(_) => log_handshake(&HandshakeError::Timeout(shared.auth_timeout)),
+            Ok(Ok(stream)) => serve(&shared, access, stream, peer, deadline).await,
+            Ok(Err(error)) => shared.turned_away(peer, &HandshakeError::Tls(error)),
+            Err(_) => shared.turned_away(peer, &HandshakeError::Timeout(shared.auth_timeout)),
         }
     })
     .await;
-}
-
-fn log_handshake(error: &HandshakeError) {
-    debug!(%error, "a client did not get in");
 }
 
 async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     shared: &Shared,
     access: Arc<Access>,
     mut stream: S,
+    peer: SocketAddr,
     deadline: Instant,
 ) {
     let admitted = timeout_at(deadline, handshake(&access, &mut stream))
@@ -68,18 +66,26 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
         .unwrap_or(Err(HandshakeError::Timeout(shared.auth_timeout)));
     // A session may last for days: it must not keep replaced tokens or certificates.
     drop(access);
-    if let Err(error) = admitted {
-        return log_handshake(&error);
+    match admitted {
+        Ok(true) => {}
+        Ok(false) => {
+            shared.turned_away(peer, &HandshakeError::Rejected);
+            return close(&mut stream).await;
+        }
+        // Whoever looks whether the port is open does this.
+        Err(HandshakeError::Io(error)) => return debug!(%peer, %error, "no handshake"),
+        Err(error) => return shared.turned_away(peer, &error),
     }
     let mut session = Session::new(&shared.engine, stream, shared.max_unsent);
     match session.run().await {
         End::Answered => close(session.stream()).await,
-        end @ End::Lost(_) => debug!(%end, "a connection ended"),
-        end => tracing::warn!(%end, "a connection was closed"),
+        End::Lost(error) => debug!(%peer, %error, "a connection was lost"),
+        end => shared.turned_away(peer, &end),
     }
 }
 
-async fn handshake<S>(access: &Access, stream: &mut S) -> Result<(), HandshakeError>
+/// Says hello and whether the client has one of the tokens.
+async fn handshake<S>(access: &Access, stream: &mut S) -> Result<bool, HandshakeError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -98,11 +104,7 @@ where
         .write_all(&[if admitted { ACCEPTED } else { REJECTED }])
         .await?;
     stream.flush().await?;
-    if !admitted {
-        close(stream).await;
-        return Err(HandshakeError::Rejected);
-    }
-    Ok(())
+    Ok(admitted)
 }
 
 /// Closes after the last reply: ends the sending side, then waits a moment for the client's end.

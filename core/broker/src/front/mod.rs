@@ -4,14 +4,16 @@ mod access;
 mod connection;
 mod session;
 
+use std::fmt::Display;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep};
-use tracing::warn;
+use tracing::{debug, warn};
 
 pub(crate) use access::Access;
 pub use access::AccessError;
@@ -25,6 +27,7 @@ pub(crate) struct Shared {
     access: Mutex<Arc<Access>>,
     auth_timeout: Duration,
     max_unsent: usize,
+    turned_away: Mutex<Warning>,
 }
 
 impl Shared {
@@ -34,6 +37,7 @@ impl Shared {
             access: Mutex::new(Arc::new(access)),
             auth_timeout: limits.auth_timeout,
             max_unsent: limits.unsent_replies,
+            turned_away: Mutex::default(),
         }
     }
 
@@ -42,6 +46,19 @@ impl Shared {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
+    }
+
+    /// Logs why a client was not let in or was thrown out: one a minute for all to see.
+    fn turned_away(&self, peer: SocketAddr, reason: &dyn Display) {
+        let mut warning = self
+            .turned_away
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if warning.is_due() {
+            warn!(%peer, %reason, "closed a connection (in the next minute logged as debug)");
+        } else {
+            debug!(%peer, %reason, "closed a connection");
+        }
     }
 
     /// For connections from now on.
@@ -97,7 +114,7 @@ impl Front {
         while !is_done(self) {
             tokio::select! {
                 accepted = self.listener.accept() => match accepted {
-                    Ok((stream, _)) => self.open(stream)?,
+                    Ok((stream, peer)) => self.open(stream, peer)?,
                     Err(error) => self.back_off(&error).await,
                 },
                 Some(ended) = self.connections.join_next() => ended?,
@@ -106,13 +123,13 @@ impl Front {
         Ok(())
     }
 
-    fn open(&mut self, stream: tokio::net::TcpStream) -> Result<(), JoinError> {
+    fn open(&mut self, stream: TcpStream, peer: SocketAddr) -> Result<(), JoinError> {
         while let Some(ended) = self.connections.try_join_next() {
             ended?;
         }
         if self.connections.len() < self.max_connections {
             self.connections
-                .spawn(connection::run(self.shared.clone(), stream));
+                .spawn(connection::run(self.shared.clone(), stream, peer));
         } else if self.full.is_due() {
             // S6: closed before the hello.
             let limit = self.max_connections;

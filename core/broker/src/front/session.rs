@@ -18,7 +18,7 @@ pub(super) enum End {
     /// Every reply has been written. The caller closes in its own time.
     #[error("everything is answered")]
     Answered,
-    #[error("connection lost: {0}")]
+    #[error("{0}")]
     Lost(io::Error),
     #[error("{0}")]
     Fault(Fault),

@@ -266,3 +266,54 @@ async fn s10_a_stopping_broker_refuses_acquires_and_takes_releases() {
     assert_eq!(store.commits().last().unwrap(), &["end 2"]);
     assert_eq!(peer.replies(), [released(7)]);
 }
+
+#[tokio::test]
+async fn s6_a_connection_is_small_again_after_a_burst() {
+    let engine = engine(false);
+    let (mut holder, mut peer) = (Peer::new(&engine), Peer::new(&engine));
+    holder.send(&acquire(1, 0, 30, &["k"]));
+    for n in 1..1000 {
+        peer.send(&acquire(n, 30, 30, &["k"]));
+    }
+    let id = peer.id;
+    let room = || {
+        let state = engine.lock();
+        let conn = &state.effects.conns[&id];
+        (conn.outstanding.capacity(), conn.outbox.capacity())
+    };
+    assert!(room().0 >= 999);
+    engine.stop();
+    assert!(room().1 >= 999 * 12);
+    assert_eq!(peer.replies().len(), 999);
+    assert!(room().0 <= 16);
+    assert!(room().1 <= 256);
+}
+
+#[tokio::test]
+async fn a_panic_in_the_table_ends_its_task_and_no_more() {
+    let mut calls = 0;
+    let clock = move || {
+        calls += 1;
+        assert_eq!(calls, 1, "the clock breaks");
+        1
+    };
+    let tokens = TokenSource::new(0, 0, Box::new(clock)).unwrap();
+    let table = LockTable::new(TableLimits::default(), tokens);
+    let engine = Arc::new(Engine::new(table, Instant::now(), false));
+    let mut peer = Peer::new(&engine);
+    let task = tokio::spawn(async move {
+        let leave = Leave(&peer.engine.clone(), peer.id);
+        peer.send(&acquire(1, 0, 30, &["k"]));
+        drop(leave);
+    });
+    assert!(task.await.unwrap_err().is_panic());
+
+    /// Disconnects on the way out, as a session does.
+    struct Leave<'a>(&'a Engine, ConnId);
+
+    impl Drop for Leave<'_> {
+        fn drop(&mut self) {
+            self.0.disconnect(self.1, &Outbox::default());
+        }
+    }
+}
