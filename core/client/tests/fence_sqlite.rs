@@ -131,7 +131,7 @@ async fn c20_a_holder_stopped_past_its_lease_is_refused() {
     let (_peer, broker, mut conn) = client().await;
     let mut database = Database::new();
     let (stopped, _) = tokio::join!(
-        broker.acquire("a", secs(5), secs(1), Duration::ZERO),
+        broker.acquire("a", secs(5), secs(3), Duration::ZERO),
         conn.grant(20)
     );
     let stopped = stopped.unwrap();

@@ -176,7 +176,7 @@ async fn s2_c19_a_ticket_whose_lease_ended_is_not_current() {
     let broker = start().await;
     let client = connect(&broker).await;
     let short = client
-        .acquire("k", secs(5), secs(1), Duration::ZERO)
+        .acquire("k", secs(5), secs(3), Duration::ZERO)
         .await
         .unwrap();
     let next = outcome("the next", ask(&client, "k", 20)).await.unwrap();

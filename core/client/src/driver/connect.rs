@@ -47,6 +47,17 @@ pub(super) async fn open(addr: &Addr, peer: &Peer, mode: Mode) -> Result<Stream,
             ));
         }
     };
+    open_first(&found, deadline, addr, peer, mode).await
+}
+
+/// Tries one address after the other.
+async fn open_first(
+    found: &[SocketAddr],
+    deadline: Instant,
+    addr: &Addr,
+    peer: &Peer,
+    mode: Mode,
+) -> Result<Stream, Failure> {
     let mut last = Failure::Other("the name has no address".into());
     for (tried, to) in found.iter().enumerate() {
         // An address that swallows packets leaves time for those after it.
@@ -147,11 +158,51 @@ fn other(what: &str, error: &io::Error) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use ticketing_wire::{AUTH_LEN, Identity};
+    use tokio::net::{TcpListener, TcpSocket};
+
     use super::*;
+    use crate::tls::TlsClient;
+
+    #[tokio::test]
+    async fn c22_all_addresses_of_a_name_are_tried() {
+        let any = "127.0.0.1:0".parse().unwrap();
+        let refusing = TcpSocket::new_v4().unwrap(); // taken, and nobody listens
+        refusing.bind(any).unwrap();
+        let silent = TcpListener::bind(any).await.unwrap();
+        let broker = TcpListener::bind(any).await.unwrap();
+        let found = [
+            refusing.local_addr().unwrap(),
+            silent.local_addr().unwrap(),
+            broker.local_addr().unwrap(),
+        ];
+        let addr = Addr::parse("name:1").unwrap();
+        let peer = Peer {
+            addrs: Vec::new(),
+            token: String::new(),
+            identity: Identity::single(),
+            tls: TlsClient(None),
+        };
+        let serve = async {
+            let (mut tcp, _) = broker.accept().await.unwrap();
+            let hello = Hello {
+                mode: Mode::Single,
+                nonce: [1; 16],
+            };
+            tcp.write_all(&hello.encode()).await.unwrap();
+            tcp.read_exact(&mut [0; AUTH_LEN]).await.unwrap();
+            tcp.write_u8(ACCEPTED).await.unwrap();
+        };
+        let deadline = Instant::now() + CONNECT_TIME;
+        let opened = open_first(&found, deadline, &addr, &peer, Mode::Single);
+        // The silent one has its share of the 10 s and no more.
+        let (opened, ()) = tokio::join!(opened, serve);
+        assert!(opened.is_ok());
+    }
 
     #[tokio::test]
     async fn c22_dead_peers_are_found_by_keepalive_and_user_timeout() {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let tcp = TcpStream::connect(listener.local_addr().unwrap())
             .await
             .unwrap();

@@ -55,7 +55,12 @@ async fn c27_an_unsent_acquire_is_closed() {
     let broker = peer.connect();
     let unsent = ask(&broker, "k", 60);
     until("it waits", || broker.stats().waiting == 1).await;
+    let started = Instant::now();
     soon("close, with two attempts under way", broker.close()).await;
+    assert!(
+        started.elapsed() < secs(9),
+        "it did not wait for their 10 s"
+    );
     let e = outcome("the unsent one", unsent).await.unwrap_err();
     assert_eq!(e.kind(), "Closed");
     assert_eq!(sockets_to(peer.port()), 0);
@@ -118,15 +123,11 @@ async fn c27_a_peer_that_does_not_answer_delays_close_for_5_s() {
     let mut conn = peer.session().await;
     until("a session", || broker.stats().sessions_usable == 1).await;
     let held = ticket(&broker, &mut conn, "k", 1).await;
+    let started = Instant::now();
     let release = tokio::spawn(async move { held.release().await });
     conn.next().await; // no answer
-    let started = Instant::now();
     soon("close", broker.close()).await;
-    assert!(
-        started.elapsed() >= Duration::from_millis(4500),
-        "{:?}",
-        started.elapsed()
-    );
+    assert!(started.elapsed() >= secs(5), "{:?}", started.elapsed());
     let e = outcome("the release", release).await.unwrap_err();
     assert_eq!(e.kind(), "Indeterminate");
     assert_eq!(sockets_to(peer.port()), 0);

@@ -6,6 +6,7 @@ use serde_json::Value;
 use ticketing_client::{TicketBroker, TicketError, TlsMode};
 use ticketing_wire::ACCEPTED;
 use tokio::io::AsyncReadExt;
+use tokio::net::TcpSocket;
 
 use crate::peer::tls::CaFile;
 use crate::peer::{Peer, SOON, ask, outcome, secs, soon, until};
@@ -271,9 +272,10 @@ async fn c24_after_a_rejection_it_tries_at_the_slowest_back_off() {
 
 #[tokio::test]
 async fn c25_without_a_session_an_acquire_waits_and_then_says_the_last_error() {
-    let peer = Peer::start().await;
-    let port = peer.port();
-    drop(peer); // nobody listens there now
+    // Taken, so that nobody else gets it, but nobody listens there.
+    let taken = TcpSocket::new_v4().unwrap();
+    taken.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let port = taken.local_addr().unwrap().port();
     let broker = TicketBroker::connect(format!("127.0.0.1:{port}")).unwrap();
     let started = Instant::now();
     let (short, immediate) = (ask(&broker, "k", 1), ask(&broker, "k", 0));

@@ -2,7 +2,7 @@
 //! port, ended with the program's last test.
 
 use std::fs::{self, File};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::{MetadataExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -58,30 +58,35 @@ impl Server {
             "initdb: {}",
             String::from_utf8_lossy(&made.stderr)
         );
-        // Free a moment ago: the server itself can't be asked for any port.
-        let port = TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .port();
-        let log = File::create(dir.path().join("log")).unwrap();
-        let process = user
-            .command("postgres")
-            .args(["-h", "127.0.0.1", "-k", "", "-F", "-p"])
-            .arg(port.to_string())
-            .arg("-D")
-            .arg(&data)
-            .current_dir(&data)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().unwrap())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        Server {
-            process,
-            port,
-            _dir: dir,
+        for _ in 0..5 {
+            // Free a moment ago: the server can't be asked for any free port.
+            let port = free_port();
+            let log = File::create(dir.path().join("log")).unwrap();
+            let mut process = user
+                .command("postgres")
+                .args(["-h", "127.0.0.1", "-k", "", "-F", "-p"])
+                .arg(port.to_string())
+                .arg("-D")
+                .arg(&data)
+                .current_dir(&data)
+                .stdin(Stdio::null())
+                .stdout(log.try_clone().unwrap())
+                .stderr(log)
+                .spawn()
+                .unwrap();
+            while process.try_wait().unwrap().is_none() {
+                if TcpStream::connect(("127.0.0.1", port)).is_ok() {
+                    return Server {
+                        process,
+                        port,
+                        _dir: dir,
+                    };
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
         }
+        let log = fs::read_to_string(dir.path().join("log")).unwrap();
+        panic!("PostgreSQL does not start: {log}");
     }
 
     pub(crate) async fn connect(&self, database: &str) -> Client {
@@ -106,6 +111,11 @@ impl Server {
             }
         }
     }
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
 }
 
 impl Drop for Server {
