@@ -397,4 +397,29 @@ mod tests {
             );
         }
     }
+
+    #[test]
+    fn the_help_tells_the_true_defaults() {
+        let mut command = Cli::command();
+        let serve = command.find_subcommand_mut("serve").unwrap();
+        let help = serve.render_long_help().to_string();
+        let defaults = Config::default();
+        for (flag, default) in [
+            ("listen", defaults.listen.to_string()),
+            ("data-dir", defaults.data_dir.to_string()),
+            ("token-floor", defaults.token_floor.to_string()),
+            ("log", defaults.log),
+            (
+                "log-format",
+                format!("{:?}", defaults.log_format).to_lowercase(),
+            ),
+        ] {
+            let text = help.split(&format!("--{flag} <")).nth(1).unwrap();
+            let text = text.split("\n      --").next().unwrap();
+            assert!(
+                text.contains(&format!("[default: {default}]")),
+                "--{flag}: {text}"
+            );
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! `ticketing serve`: a broker as a process.
 
 use std::io::{IsTerminal, Write, stderr, stdout};
+use std::time::Duration;
 
 use ticketing_broker::Broker;
 use ticketing_broker::config::{Config, LogFormat};
@@ -15,6 +16,9 @@ use crate::process::raise_file_limit;
 
 /// Files that a broker holds besides its connections.
 const OTHER_FILES: u64 = 64;
+
+/// How long threads that still wait for a file are given at the end.
+const LEFTOVERS: Duration = Duration::from_millis(100);
 
 /// Runs a broker until a signal ends it or it fails.
 pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
@@ -37,7 +41,10 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure::run("cannot start", error))?;
-    runtime.block_on(serve(args, config))
+    let outcome = runtime.block_on(serve(args, config));
+    // Everything has ended by now, except a disk that hangs: it must not hold up the exit (S10).
+    runtime.shutdown_timeout(LEFTOVERS);
+    outcome
 }
 
 async fn serve(args: &ServeArgs, config: Config) -> Result<(), Failure> {
