@@ -64,7 +64,7 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
-    /// TOML file; flags override it. It may also hold client_tokens and [limits].
+    /// TOML file; flags override it. It may also hold client_tokens and limits.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<Utf8PathBuf>,
     /// Address and port; port 0 takes a free one [default: 127.0.0.1:5225]
