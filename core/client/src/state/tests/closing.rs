@@ -61,7 +61,7 @@ fn c27_without_anything_to_do_it_closes_as_soon_as_the_sockets_are_gone() {
         assert_eq!(rig.over(sid), Some(SessionEnd::Close));
         rig.forget(sid);
     }
-    assert!(rig.state.is_closed());
+    assert!(rig.state.is_closed() && rig.driver_knows());
     assert_eq!(rig.deadline(), None, "no timer is left");
     assert_eq!(rig.due(), None);
     rig.assert_idle();

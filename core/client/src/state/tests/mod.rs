@@ -2,6 +2,7 @@
 
 mod closing;
 mod ending;
+mod frames;
 mod giving_up;
 mod links;
 mod losing;
@@ -17,7 +18,8 @@ mod validity;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use ticketing_wire::{ErrorCode, KeySet, Reply, Request, RequestId, Slot, Token};
@@ -27,6 +29,7 @@ use crate::args::Terms;
 use crate::error::TicketError;
 use crate::ticket::ReleaseOutcome;
 
+use frames::*;
 use rig::*;
 
 impl State {

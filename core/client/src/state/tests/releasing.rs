@@ -383,3 +383,18 @@ fn c19_two_tickets_on_a_key_release_their_own_tokens() {
     );
     rig.assert_idle();
 }
+
+#[test]
+fn c19_whoever_waits_for_the_outcome_is_woken() {
+    let (mut rig, a) = Rig::one();
+    let cell = rig.release(&["k"], 7);
+    let flags: [Arc<Flag>; 2] = Default::default();
+    for flag in &flags {
+        let waker = Waker::from(Arc::clone(flag));
+        assert!(cell.poll(&mut Context::from_waker(&waker)).is_pending());
+    }
+    let frame = rig.sent_one(a);
+    rig.reply(a, frame.released());
+    rig.deadline(); // the lock is dropped in between
+    assert!(flags.iter().all(|f| f.is_woken()));
+}

@@ -1,94 +1,40 @@
 //! The rig: plays the driver, the broker and the clock for one `State`.
 
-use ticketing_wire::{ErrorCode, Incoming, Reply};
-
 use super::super::acquire::Stage;
 use super::*;
-
-/// A request as the broker reads it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Frame {
-    pub(super) id: RequestId,
-    pub(super) keys: Vec<String>,
-    pub(super) what: What,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum What {
-    Acquire { wait: u8, lease: u8 },
-    Release { token: u64 },
-}
-
-/// How a broker answers a request.
-pub(super) type Answer = fn(&Frame) -> Reply;
-
-impl Frame {
-    pub(super) fn wait(&self) -> u8 {
-        match self.what {
-            What::Acquire { wait, .. } => wait,
-            What::Release { .. } => panic!("{self:?} is no acquire"),
-        }
-    }
-
-    pub(super) fn token(&self) -> u64 {
-        match self.what {
-            What::Release { token } => token,
-            What::Acquire { .. } => panic!("{self:?} is no release"),
-        }
-    }
-
-    pub(super) fn is_acquire(&self) -> bool {
-        matches!(self.what, What::Acquire { .. })
-    }
-
-    pub(super) fn granted(&self, token: u64) -> Reply {
-        let (id, token) = (self.id, Token::new(token).unwrap());
-        match self.keys.len() {
-            1 => Reply::Acquired { id, token },
-            _ => Reply::SetAcquired { id, token },
-        }
-    }
-
-    pub(super) fn released(&self) -> Reply {
-        match self.keys.len() {
-            1 => Reply::Released { id: self.id },
-            _ => Reply::SetReleased { id: self.id },
-        }
-    }
-
-    pub(super) fn not_current(&self) -> Reply {
-        Reply::NotCurrent { id: self.id }
-    }
-
-    pub(super) fn timed_out(&self) -> Reply {
-        Reply::TimedOut { id: self.id }
-    }
-
-    pub(super) fn busy(&self) -> Reply {
-        Reply::Busy { id: self.id }
-    }
-
-    pub(super) fn indeterminate(&self) -> Reply {
-        Reply::Indeterminate { id: self.id }
-    }
-
-    pub(super) fn moved(&self, slot: Option<u8>) -> Reply {
-        Reply::Moved {
-            id: self.id,
-            slot: slot.map(|s| Slot::new(s).unwrap()),
-        }
-    }
-
-    pub(super) fn error(&self, code: ErrorCode) -> Reply {
-        Reply::Error { id: self.id, code }
-    }
-}
 
 pub(super) struct Rig {
     pub(super) state: State,
     pub(super) now: Moment,
     /// Sessions whose sending side was shut down.
     pub(super) shut: BTreeSet<SessionId>,
+    /// Who was told to wait for what: nothing may become ready without a wake-up.
+    waiting: BTreeMap<Wait, Arc<Flag>>,
+    armed: Option<Moment>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Wait {
+    Driver,
+    Writer(SessionId),
+    Ender(SessionId),
+    Acquire(AcquireId),
+}
+
+/// Whether a waker was woken.
+#[derive(Debug, Default)]
+pub(super) struct Flag(AtomicBool);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Flag {
+    pub(super) fn is_woken(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 pub(super) const fn ms(ms: u64) -> Duration {
@@ -118,7 +64,48 @@ impl Rig {
             state: State::new(now, addresses, max_pending, seed),
             now,
             shut: BTreeSet::new(),
+            waiting: BTreeMap::new(),
+            armed: None,
         }
+    }
+
+    /// Asks the state machine for something that may have to be waited for. Whoever was told to
+    /// wait before has to be woken before it is there.
+    fn poll<T>(
+        &mut self,
+        wait: Wait,
+        ask: impl FnOnce(&mut Self, &mut Context<'_>) -> Poll<T>,
+    ) -> Option<T> {
+        self.wake();
+        let flag = Arc::<Flag>::default();
+        let waker = Waker::from(Arc::clone(&flag));
+        match ask(self, &mut Context::from_waker(&waker)) {
+            Poll::Ready(out) => {
+                if let Some(waiting) = self.waiting.remove(&wait) {
+                    assert!(waiting.is_woken(), "{wait:?} was not woken");
+                }
+                Some(out)
+            }
+            Poll::Pending => {
+                self.waiting.insert(wait, flag);
+                None
+            }
+        }
+    }
+
+    /// What happens when the lock is dropped.
+    fn wake(&mut self) {
+        for waker in self.state.take_wakers() {
+            waker.wake();
+        }
+    }
+
+    /// Whether the driver has heard that everything is closed.
+    pub(super) fn driver_knows(&mut self) -> bool {
+        self.wake();
+        self.waiting
+            .get(&Wait::Driver)
+            .is_none_or(|flag| flag.is_woken())
     }
 
     /// A single broker with its two sessions up, asked in the order of the numbers returned.
@@ -173,7 +160,15 @@ impl Rig {
     }
 
     pub(super) fn tick(&mut self) {
-        self.state.tick(self.now);
+        if self.state.is_closed() {
+            assert!(self.driver_knows(), "the driver sleeps on");
+        } else {
+            self.state.tick(self.now);
+        }
+        if self.state.is_closed() {
+            self.waiting.remove(&Wait::Driver); // it has ended
+            return;
+        }
         let again = self.deadline().is_some_and(|at| at <= self.now);
         if again {
             self.state.tick(self.now);
@@ -183,7 +178,19 @@ impl Rig {
     }
 
     pub(super) fn deadline(&mut self) -> Option<Moment> {
-        self.state.next_deadline(Waker::noop())
+        if self.state.is_closed() {
+            return self.state.next_deadline(Waker::noop());
+        }
+        self.wake();
+        let flag = Arc::<Flag>::default();
+        let next = self.state.next_deadline(&Waker::from(Arc::clone(&flag)));
+        let earlier = next.is_some_and(|at| self.armed.is_none_or(|armed| at < armed));
+        let before = self.waiting.insert(Wait::Driver, flag);
+        if earlier && let Some(before) = before {
+            assert!(before.is_woken(), "the driver sleeps on");
+        }
+        self.armed = next;
+        next
     }
 
     /// Time goes on, with everything done when it is due.
@@ -254,17 +261,18 @@ impl Rig {
     /// One `Write` of a session, which then stays under way; `None` if it has nothing to write.
     pub(super) fn hand_over(&mut self, sid: SessionId) -> Option<Vec<Frame>> {
         let mut buf = Vec::new();
-        let mut cx = Context::from_waker(Waker::noop());
-        match self.state.poll_transmit(self.now, sid, &mut buf, &mut cx) {
-            Poll::Ready(Transmit::Write) => {
+        let next = self.poll(Wait::Writer(sid), |rig, cx| {
+            rig.state.poll_transmit(rig.now, sid, &mut buf, cx)
+        });
+        match next? {
+            Transmit::Write => {
                 assert!(!self.shut.contains(&sid), "sent after the shutdown");
                 Some(decode(&buf))
             }
-            Poll::Ready(Transmit::Shutdown) => {
+            Transmit::Shutdown => {
                 assert!(self.shut.insert(sid), "shut down twice");
                 None
             }
-            Poll::Pending => None,
         }
     }
 
@@ -323,11 +331,7 @@ impl Rig {
 
     /// How the driver is told to close the session, if it is.
     pub(super) fn over(&mut self, sid: SessionId) -> Option<SessionEnd> {
-        let mut cx = Context::from_waker(Waker::noop());
-        match self.state.poll_over(sid, &mut cx) {
-            Poll::Ready(end) => Some(end),
-            Poll::Pending => None,
-        }
+        self.poll(Wait::Ender(sid), |rig, cx| rig.state.poll_over(sid, cx))
     }
 
     pub(super) fn forget(&mut self, sid: SessionId) {
@@ -350,11 +354,9 @@ impl Rig {
     }
 
     pub(super) fn outcome(&mut self, id: AcquireId) -> Option<Result<Grant, TicketError>> {
-        let mut cx = Context::from_waker(Waker::noop());
-        match self.state.poll_acquire(self.now, id, &mut cx) {
-            Poll::Ready(outcome) => Some(outcome),
-            Poll::Pending => None,
-        }
+        self.poll(Wait::Acquire(id), |rig, cx| {
+            rig.state.poll_acquire(rig.now, id, cx)
+        })
     }
 
     /// The outcome in a word: a kind of error, `Ok`, or `pending`.
@@ -400,34 +402,4 @@ pub(super) fn outcome_of(cell: &ReleaseCell) -> &'static str {
         Some(Ok(ReleaseOutcome::NotCurrent)) => "NotCurrent",
         Some(Err(e)) => e.kind(),
     }
-}
-
-pub(super) fn decode(mut bytes: &[u8]) -> Vec<Frame> {
-    let mut frames = Vec::new();
-    while !bytes.is_empty() {
-        let (incoming, used) = Incoming::decode(bytes).unwrap().expect("whole frames");
-        let Incoming::Request(request) = incoming else {
-            panic!("a broker would refuse {incoming:?}")
-        };
-        let names = |keys: ticketing_wire::Keys<'_>| keys.iter().map(|k| k.to_string()).collect();
-        frames.push(match request {
-            Request::Acquire {
-                id,
-                wait,
-                lease,
-                keys,
-            } => Frame {
-                id,
-                keys: names(keys),
-                what: What::Acquire { wait, lease },
-            },
-            Request::Release { id, token, keys } => Frame {
-                id,
-                keys: names(keys),
-                what: What::Release { token: token.get() },
-            },
-        });
-        bytes = &bytes[used..];
-    }
-    frames
 }

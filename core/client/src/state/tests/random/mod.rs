@@ -125,6 +125,7 @@ impl World {
                 assert!(self.rig.state.is_closed(), "C27");
             }
         }
+        assert!(self.rig.driver_knows());
         self.check(true);
         self.take_all();
         self.drop_tickets();
