@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use ticketing_client::{ReleaseOutcome, Stats, TicketBroker};
 use tokio::runtime::Handle;
 
-use crate::peer::{Peer, SOON, ask, outcome, secs, sockets_to, soon, ticket, until};
+use crate::peer::{Peer, SOON, Served, ask, outcome, secs, sockets_to, soon, ticket, until};
 
 async fn no_tasks() {
     let metrics = Handle::current().metrics();
@@ -47,6 +47,23 @@ async fn c27_close_leaves_no_socket_and_no_task_whatever_was_under_way() {
         "valid until its lease ends"
     );
     no_tasks().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c27_when_close_returns_no_socket_is_left() {
+    let peer = Served::start(|asked| Some(asked.released()));
+    // With nothing to wait for none of these takes seconds.
+    soon("all of them", async {
+        for round in 0..200 {
+            let broker = TicketBroker::connect(peer.addr()).unwrap();
+            if round % 2 == 0 {
+                assert!(broker.wait_ready(SOON).await);
+            }
+            broker.close().await;
+            assert_eq!(sockets_to(peer.port), 0, "round {round}");
+        }
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -252,7 +269,7 @@ async fn c30_in_a_child_everything_inherited_is_closed_and_the_parents_goes_on()
     assert_eq!(e.unwrap_err().kind(), "Closed");
     assert!(!broker.wait_ready(SOON).await);
     assert_eq!(broker.stats(), Stats::default());
-    broker.close().await;
+    soon("close, which is not the child's", broker.close()).await;
     drop(dropped);
     drop(cancelled);
     drop(broker.clone());
