@@ -163,6 +163,22 @@ fn c27_while_releases_remain_one_session_is_opened_at_once() {
 }
 
 #[test]
+fn c27_the_sessions_that_it_ends_itself_are_no_faults() {
+    let (mut rig, a, b) = Rig::pair();
+    let ids = ["k", "l"].map(|k| rig.acquire(k, 60, 90));
+    let cell = rig.release(&["r"], 3);
+    rig.sent_everywhere();
+    close(&mut rig);
+    assert!(
+        rig.is_ending(a) && rig.is_ending(b),
+        "both have a given-up acquire"
+    );
+    assert!(rig.due().is_some(), "at once, for the release");
+    assert_eq!(outcome_of(&cell), "pending");
+    assert_eq!(ids.map(|id| rig.kind(id)), ["Indeterminate"; 2]);
+}
+
+#[test]
 fn c27_in_a_cluster_the_one_that_can_take_the_releases_is_opened() {
     // Node 0 is connected and does not lead; node 1 led and is down.
     let (mut rig, s) = Rig::cluster(2);

@@ -80,6 +80,7 @@ fn c13a_at_1_s_it_is_closed_with_a_reset() {
         // Replies do not extend the second.
         rig.advance(ms(900));
         rig.reply(a, frames[1].busy());
+        rig.reply(a, frames[2].error(ErrorCode::NoLeader));
         rig.advance(ms(99));
         assert_eq!(rig.over(a), None, "{name}");
         assert_eq!(rig.kind(ids[3]), "pending", "{name}");

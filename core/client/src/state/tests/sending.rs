@@ -159,6 +159,22 @@ fn c8_wait_ends_unsent_for_want_of_a_place() {
 }
 
 #[test]
+fn c8_without_a_session_the_want_of_a_place_is_not_the_reason() {
+    for wait in [0, 1] {
+        let mut rig = Rig::new(1, 1);
+        let a = rig.connect();
+        rig.attempt();
+        rig.acquire("k", 60, 90);
+        rig.sent_one(a);
+        rig.state.retire(rig.now, a);
+        let id = rig.acquire("l", wait, 90);
+        assert_eq!(rig.kind(id), "pending");
+        rig.advance(secs(if wait == 0 { 5 } else { wait }));
+        assert_eq!(rig.kind(id), "NotConnected");
+    }
+}
+
+#[test]
 fn c8_a_wait_that_ended_while_the_process_was_stopped_is_not_sent() {
     let mut rig = Rig::new(1, 1);
     let a = rig.connect();

@@ -217,28 +217,36 @@ fn c14_a_session_of_1_s_makes_the_next_refusal_a_first_one() {
     }
 }
 
+/// Opens the link for an acquire that is refused when its wait is over: then nothing waits.
+fn refuse_the_last(rig: &mut Rig, link: LinkId) {
+    let id = rig.acquire("k", 1, 90);
+    rig.advance(ms(900));
+    let sid = rig.succeed(link);
+    let frame = rig.sent_one(sid);
+    rig.advance(ms(200));
+    rig.reply(sid, frame.error(ErrorCode::NotActive));
+    assert_eq!(rig.kind(id), "NotConnected");
+}
+
 #[test]
 fn c14_a_refused_link_without_requests_backs_off_until_one_comes() {
-    let mut rig = Rig::new(1, 64);
-    rig.attempt();
-    let link = rig.attempt();
-    for _ in 0..9 {
-        let sid = rig.succeed(link);
-        let id = rig.acquire("k", 60, 90);
-        let frame = rig.sent_one(sid);
-        rig.cancel(id);
-        rig.reply(sid, frame.error(ErrorCode::NotActive));
-        assert_eq!(rig.state.counters.waiting, 0);
-        pause(&mut rig);
+    for release in [false, true] {
+        let mut rig = Rig::new(1, 64);
+        rig.attempt();
+        let link = rig.attempt();
+        for _ in 0..9 {
+            refuse_the_last(&mut rig, link);
+            pause(&mut rig);
+        }
+        refuse_the_last(&mut rig, link);
+        rig.advance(ms(501));
+        assert_eq!(rig.due(), None, "slowest back-off: at least 1.6 s");
+        if release {
+            rig.release(&["k"], 7);
+        } else {
+            rig.acquire("k", 60, 90);
+        }
+        let took = pause(&mut rig);
+        assert!((ms(100)..=ms(500)).contains(&took), "{took:?}");
     }
-    let sid = rig.succeed(link);
-    let id = rig.acquire("k", 60, 90);
-    let frame = rig.sent_one(sid);
-    rig.cancel(id);
-    rig.reply(sid, frame.error(ErrorCode::NotActive));
-    rig.advance(ms(501));
-    assert_eq!(rig.due(), None, "slowest back-off: at least 1.6 s");
-    rig.acquire("k", 60, 90);
-    let took = pause(&mut rig);
-    assert!((ms(100)..=ms(500)).contains(&took), "{took:?}");
 }

@@ -10,6 +10,10 @@ fn grant_after(min_work: Duration, answered: Duration, taken: Duration) -> (&'st
     let frame = rig.sent_one(a);
     rig.stop(answered);
     rig.reply(a, frame.granted(4));
+    // Given back as soon as it is known to be too old, not first when somebody asks.
+    let left = secs(10).saturating_sub(answered);
+    let enough = left >= min_work && !left.is_zero();
+    assert_eq!(rig.releasing().is_empty(), enough);
     rig.stop(taken);
     let kind = rig.kind(id);
     let back = rig.releasing();
