@@ -46,6 +46,9 @@ enum Command {
         /// For how long each time, without warming up.
         #[arg(long, value_name = "N", default_value_t = 2.0)]
         seconds: f64,
+        /// Only loads whose name contains this text: `library`, `64 × 1`, `32 keys`.
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        only: String,
     },
     /// Answers every request at once and keeps nothing.
     Null {
@@ -72,6 +75,7 @@ fn main() -> Result<()> {
             ticketing,
             rounds,
             seconds,
+            only,
         } => {
             let mut systems = vec![System::Ticketing];
             systems.extend(
@@ -88,6 +92,7 @@ fn main() -> Result<()> {
                 ticketing: &ticketing.unwrap_or(beside),
                 rounds,
                 time: Duration::try_from_secs_f64(seconds).context("--seconds")?,
+                only: &only,
             };
             parts
                 .into_iter()
