@@ -52,6 +52,23 @@ async fn s9_any_of_the_tokens_lets_in_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn s9_a_rejection_arrives_though_the_client_went_on_sending() {
+    let broker = Broker::start(with_tokens(&["token"])).await.unwrap();
+    for _ in 0..20 {
+        let mut stream = TcpStream::connect(broker.local_addr()).await.unwrap();
+        stream.read_exact(&mut [0; 28]).await.unwrap();
+        // Closing with these unread would reset the connection.
+        stream.write_all(&[0; 10_000]).await.unwrap();
+        let mut rest = Vec::new();
+        stream.shutdown().await.unwrap();
+        soon("the end", stream.read_to_end(&mut rest))
+            .await
+            .unwrap();
+        assert_eq!(rest, [0]);
+    }
+}
+
+#[tokio::test]
 async fn s9_without_tokens_any_client_is_let_in() {
     let broker = memory_broker().await;
     for token in ["", "whatever"] {
@@ -136,6 +153,16 @@ async fn s6_a_client_that_does_not_authenticate_is_closed_in_time() {
     let mut bytes = Vec::new();
     let _ = soon("the end", slow.read_to_end(&mut bytes)).await;
     assert_eq!(bytes.len(), 28);
+}
+
+#[test]
+fn a_broker_may_be_started_and_kept_anywhere() {
+    fn everywhere<T: Send + Sync + 'static>(_: &T) {}
+    fn movable<T: Send + 'static>(_: &T) {}
+    let starting = Broker::start(memory_config());
+    movable(&starting);
+    let checked = |broker: &Broker| everywhere(broker);
+    let _ = checked;
 }
 
 #[tokio::test]

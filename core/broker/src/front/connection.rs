@@ -130,3 +130,26 @@ fn configure(stream: &TcpStream) -> io::Result<()> {
     socket.set_tcp_user_timeout(Some(Duration::from_secs(20)))?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn s5_dead_peers_are_found() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap())
+            .await
+            .unwrap();
+        configure(&stream).unwrap();
+        let socket = SockRef::from(&stream);
+        assert!(stream.nodelay().unwrap());
+        assert!(socket.keepalive().unwrap());
+        assert_eq!(socket.tcp_keepalive_time().unwrap().as_secs(), 15);
+        assert_eq!(socket.tcp_keepalive_interval().unwrap().as_secs(), 5);
+        assert_eq!(socket.tcp_keepalive_retries().unwrap(), 3);
+        let timeout = socket.tcp_user_timeout().unwrap();
+        assert_eq!(timeout, Some(Duration::from_secs(20)));
+    }
+}

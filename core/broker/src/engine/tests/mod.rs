@@ -2,6 +2,7 @@
 
 mod commit;
 mod ends;
+mod random;
 
 use std::io;
 use std::sync::{Arc, Mutex};
