@@ -230,6 +230,20 @@ fn s3_a_new_block_is_announced_before_its_first_token() {
 }
 
 #[test]
+fn s3_a_block_that_a_waiter_begins_is_announced_too() {
+    let mut bench = Bench::restored(100);
+    bench.restore(7, &["a"], 30).unwrap();
+    bench.acquire(1, 1, 60, 30, &["a"]);
+    bench.release(2, 2, 7, &["a"]);
+    bench.expect_with_marks(&[
+        Effect::Ended(7),
+        Effect::released(2, 2),
+        Effect::Mark(100 + (1 << 20)),
+        Effect::granted(1, 1, 101, &["a"], 30),
+    ]);
+}
+
+#[test]
 fn s4_a_release_frees_exactly_its_grant_whichever_connection_it_comes_on() {
     let mut bench = Bench::new();
     bench.acquire(1, 1, 0, 30, &["a"]);
