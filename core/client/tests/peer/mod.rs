@@ -495,9 +495,12 @@ pub fn sockets_to(port: u16) -> usize {
         .collect();
     let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
     let remote = format!(":{port:04X}");
-    table
+    // The kernel lists a socket twice when others come and go meanwhile.
+    let found: HashSet<&str> = table
         .lines()
         .map(|line| line.split_whitespace().collect::<Vec<_>>())
         .filter(|f| f.len() > 9 && f[2].ends_with(&remote) && own.contains(f[9]))
-        .count()
+        .map(|f| f[9])
+        .collect();
+    found.len()
 }
