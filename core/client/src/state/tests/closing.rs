@@ -163,6 +163,19 @@ fn c27_while_releases_remain_one_session_is_opened_at_once() {
 }
 
 #[test]
+fn c27_while_a_session_is_usable_none_is_opened() {
+    let (mut rig, a, b) = Rig::pair();
+    rig.release(&["k"], 3);
+    let (sid, _) = rig.sent_anywhere();
+    close(&mut rig);
+    let other = a + b - sid;
+    rig.lose(other);
+    rig.forget(other);
+    rig.advance(secs(1));
+    assert_eq!(rig.due(), None);
+}
+
+#[test]
 fn c27_the_sessions_that_it_ends_itself_are_no_faults() {
     let (mut rig, a, b) = Rig::pair();
     let ids = ["k", "l"].map(|k| rig.acquire(k, 60, 90));

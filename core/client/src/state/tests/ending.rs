@@ -81,6 +81,7 @@ fn c13a_at_1_s_it_is_closed_with_a_reset() {
         rig.advance(ms(900));
         rig.reply(a, frames[1].busy());
         rig.reply(a, frames[2].error(ErrorCode::NoLeader));
+        assert_eq!(rig.sent(a), [], "{name}");
         rig.advance(ms(99));
         assert_eq!(rig.over(a), None, "{name}");
         assert_eq!(rig.kind(ids[3]), "pending", "{name}");

@@ -110,23 +110,31 @@ fn c22_a_broken_peer_never_meets_a_hot_loop() {
 }
 
 #[test]
-fn c22_a_failed_connection_after_refusals_backs_off_like_any_other() {
-    let (mut rig, link) = one_link(3);
-    let id = rig.acquire("k", 200, 9);
-    for _ in 0..3 {
-        let a = rig.succeed(link);
-        let frame = rig.sent_one(a);
-        rig.reply(a, frame.error(ErrorCode::NotActive));
-        rig.forget(a);
-        next_attempt(&mut rig);
+fn c22_other_faults_after_refusals_back_off_like_any_other() {
+    for connects in [false, true] {
+        let (mut rig, link) = one_link(3);
+        let id = rig.acquire("k", 200, 9);
+        for _ in 0..3 {
+            let a = rig.succeed(link);
+            let frame = rig.sent_one(a);
+            rig.reply(a, frame.error(ErrorCode::NotActive));
+            rig.forget(a);
+            next_attempt(&mut rig);
+        }
+        for n in 0..6 {
+            if connects {
+                let a = rig.succeed(link);
+                rig.eof(a);
+                rig.forget(a);
+            } else {
+                rig.fail(link);
+            }
+            rig.acquire("l", 200, 9); // C14 hastens refused links, not broken ones
+            let (_, pause) = next_attempt(&mut rig);
+            assert!(pause >= ms(50 * 2u64.pow(n)), "{n}: {pause:?}");
+        }
+        assert_eq!(rig.kind(id), "pending");
     }
-    for n in 0..6 {
-        rig.fail(link);
-        rig.acquire("l", 200, 9); // C14 hastens refused links, not broken ones
-        let (_, pause) = next_attempt(&mut rig);
-        assert!(pause >= ms(50 * 2u64.pow(n)), "{n}: {pause:?}");
-    }
-    assert_eq!(rig.kind(id), "pending");
 }
 
 #[test]
@@ -218,6 +226,20 @@ fn c24_it_goes_on_trying_at_the_slowest_back_off() {
         assert!((ms(1600)..=ms(3200)).contains(&pause), "{pause:?}");
         link = next;
     }
+}
+
+#[test]
+fn c24_a_connection_ends_it() {
+    let (mut rig, link) = one_link(5);
+    rig.reject(link);
+    let (link, _) = next_attempt(&mut rig);
+    let a = rig.succeed(link);
+    rig.lose(a);
+    rig.forget(a);
+    let id = rig.acquire("k", 60, 90);
+    assert_eq!(rig.kind(id), "pending", "the last attempt was let in");
+    let (_, pause) = next_attempt(&mut rig);
+    assert!(pause <= ms(100), "{pause:?}");
 }
 
 #[test]

@@ -66,6 +66,24 @@ fn c14_a_lost_node_names_itself_no_more() {
 }
 
 #[test]
+fn c14_a_retired_session_leaves_its_node_the_leader() {
+    let (mut rig, s) = Rig::cluster(3);
+    rig.leader(s[2], Some(2));
+    rig.leader(s[0], Some(0));
+    rig.leader(s[1], Some(2)); // what others say counts only where nobody leads
+    let given_up = rig.acquire("k", 60, 90);
+    rig.sent_one(s[0]);
+    rig.leader(s[2], Some(0));
+    rig.leader(s[1], Some(2));
+    rig.cancel(given_up);
+    rig.acquire("l", 60, 90);
+    assert_eq!(rig.sent_everywhere(), []);
+    let again = rig.connect();
+    rig.leader(again, Some(0));
+    assert_eq!(rig.sent_one(again).keys, ["l"]);
+}
+
+#[test]
 fn c14_an_m_steers_the_next_requests_and_its_own_again() {
     let (mut rig, s) = Rig::cluster(3);
     for sid in &s {
@@ -78,6 +96,24 @@ fn c14_an_m_steers_the_next_requests_and_its_own_again() {
     let again = rig.sent_one(s[2]);
     rig.reply(s[2], again.granted(4));
     assert_eq!(rig.kind(id), "Ok");
+}
+
+#[test]
+fn c14_an_m_that_knows_no_leader_takes_back_its_own_word_alone() {
+    for retired in [false, true] {
+        let (mut rig, s) = Rig::cluster(3);
+        rig.leader(s[0], Some(0));
+        rig.leader(s[1], None);
+        rig.acquire("k", 60, 90);
+        rig.acquire("l", 60, 90);
+        let frames = rig.sent(s[0]);
+        rig.leader(s[2], Some(1)); // named last, while node 0 leads
+        if retired {
+            rig.state.retire(rig.now, s[0]);
+        }
+        rig.reply(s[0], frames[0].moved(None));
+        assert_eq!(rig.sent_one(s[1]).keys, ["k"]);
+    }
 }
 
 #[test]
