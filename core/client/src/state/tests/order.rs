@@ -67,6 +67,23 @@ fn c14_an_acquire_of_other_keys_waits_for_nothing() {
 }
 
 #[test]
+fn c14_one_that_has_to_follow_its_release_holds_up_no_other() {
+    let (mut rig, a, b) = Rig::pair();
+    rig.release(&["k"], 7);
+    let (sid, _) = rig.sent_anywhere();
+    let other = a + b - sid;
+    rig.acquire("x", 60, 90);
+    rig.acquire("y", 60, 90);
+    assert_eq!(rig.sent(other).len(), 1);
+    rig.hand_over(sid).unwrap(); // a write under way, where the release was sent
+    rig.acquire("k", 60, 90);
+    rig.acquire("l", 60, 90);
+    assert_eq!(rig.sent_one(other).keys, ["l"]);
+    rig.state.transmitted(rig.now, sid);
+    assert_eq!(rig.sent_one(sid).keys, ["k"]);
+}
+
+#[test]
 fn c14_behind_a_release_on_another_session_it_waits_unsent_until_that_is_finished() {
     let answers: [Answer; 3] = [Frame::released, Frame::not_current, |f| {
         f.error(ErrorCode::GroupMismatch)
