@@ -8,6 +8,7 @@
 )]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod asked;
 mod stream;
 pub mod tls;
 
@@ -16,16 +17,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ticketing_client::{Ticket, TicketBroker, TicketError};
-use ticketing_wire::{
-    ACCEPTED, AUTH_LEN, ErrorCode, Hello, Identity, Incoming, Mode, REJECTED, Reply, Request,
-    RequestId, Slot, Token,
-};
+use ticketing_wire::{ACCEPTED, AUTH_LEN, Hello, Identity, Incoming, Mode, REJECTED, Reply, Slot};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
+pub use self::asked::Asked;
 use self::stream::Stream;
 
 /// A bound on what must happen; no test passes or fails by how fast it does.
@@ -50,90 +49,6 @@ pub async fn until(what: &str, condition: impl Fn() -> bool) {
         }
     })
     .await;
-}
-
-/// A request that the client sent.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Asked {
-    Acquire {
-        id: RequestId,
-        wait: u8,
-        lease: u8,
-        keys: Vec<String>,
-    },
-    Release {
-        id: RequestId,
-        token: u64,
-        keys: Vec<String>,
-    },
-}
-
-impl Asked {
-    pub fn id(&self) -> RequestId {
-        match self {
-            Asked::Acquire { id, .. } | Asked::Release { id, .. } => *id,
-        }
-    }
-
-    pub fn keys(&self) -> &[String] {
-        match self {
-            Asked::Acquire { keys, .. } | Asked::Release { keys, .. } => keys,
-        }
-    }
-
-    pub fn is_release(&self) -> bool {
-        matches!(self, Asked::Release { .. })
-    }
-
-    /// The grant of this acquire.
-    pub fn granted(&self, token: u64) -> Reply {
-        let (id, token) = (self.id(), Token::new(token).unwrap());
-        match self.keys().len() {
-            1 => Reply::Acquired { id, token },
-            _ => Reply::SetAcquired { id, token },
-        }
-    }
-
-    /// The success of this release.
-    pub fn released(&self) -> Reply {
-        let id = self.id();
-        match self.keys().len() {
-            1 => Reply::Released { id },
-            _ => Reply::SetReleased { id },
-        }
-    }
-
-    pub fn refused(&self, code: ErrorCode) -> Reply {
-        Reply::Error {
-            id: self.id(),
-            code,
-        }
-    }
-
-    fn from_wire(frame: Incoming<'_>) -> Self {
-        let own = |keys: ticketing_wire::Keys<'_>| -> Vec<String> {
-            keys.iter().map(|key| key.as_str().to_owned()).collect()
-        };
-        match frame {
-            Incoming::Request(Request::Acquire {
-                id,
-                wait,
-                lease,
-                keys,
-            }) => Asked::Acquire {
-                id,
-                wait,
-                lease,
-                keys: own(keys),
-            },
-            Incoming::Request(Request::Release { id, token, keys }) => Asked::Release {
-                id,
-                token: token.get(),
-                keys: own(keys),
-            },
-            Incoming::Refused { id, code } => panic!("request {id} deserves {code:?}"),
-        }
-    }
 }
 
 /// A listener whose connections do as they are told.
