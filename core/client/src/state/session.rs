@@ -121,7 +121,7 @@ impl Session {
         self.is_open() && !self.writing
     }
 
-    /// Acquires and releases that somebody still waits for.
+    /// Acquires that somebody still waits for (C9).
     pub(super) fn other_acquires(&self) -> usize {
         self.outstanding
             .values()
