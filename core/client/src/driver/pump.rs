@@ -8,6 +8,7 @@ use std::time::Duration;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::task::yield_now;
 use tokio::time::timeout;
 
 use super::connect::Stream;
@@ -92,11 +93,15 @@ async fn receive(shared: &Shared, id: SessionId, mut from: impl AsyncRead + Unpi
 async fn send(shared: &Shared, id: SessionId, mut to: impl AsyncWrite + Unpin) {
     let mut buf = Vec::new();
     loop {
-        let next =
-            poll_fn(|cx| shared.with(|state, now| state.poll_transmit(now, id, &mut buf, cx)));
-        let done = match next.await {
-            Transmit::Write => write_all(&mut to, &buf).await,
-            Transmit::Shutdown => {
+        poll_fn(|cx| shared.with(|state, _| state.poll_sendable(id, cx))).await;
+        // The first request woke this task; tasks that are ready to make theirs come first, so
+        // that one write carries them all. Unsent meanwhile, they can still be withdrawn (C8).
+        yield_now().await;
+        let next = shared.with(|state, now| state.transmit(now, id, &mut buf));
+        let done = match next {
+            None => continue,
+            Some(Transmit::Write) => write_all(&mut to, &buf).await,
+            Some(Transmit::Shutdown) => {
                 // The peer may be gone already; the reading side finds that out.
                 let _ = timeout(STALL, to.shutdown()).await;
                 return;

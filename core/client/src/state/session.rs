@@ -203,14 +203,26 @@ impl State {
         Some(id)
     }
 
-    /// What to send next. `Write` fills `buf`: from then on those requests count as sent (C7).
-    pub(crate) fn poll_transmit(
+    /// Waits until [`State::transmit`] may have something to do.
+    pub(crate) fn poll_sendable(&mut self, id: SessionId, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return Poll::Pending;
+        };
+        if !session.outbox.is_empty() || matches!(session.phase, Phase::Ending { told: false, .. })
+        {
+            return Poll::Ready(());
+        }
+        session.writer = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// What to send now. `Write` fills `buf`: from then on those requests count as sent (C7).
+    pub(crate) fn transmit(
         &mut self,
         now: Moment,
         id: SessionId,
         buf: &mut Vec<u8>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Transmit> {
+    ) -> Option<Transmit> {
         buf.clear();
         while let Some(item) = self
             .sessions
@@ -225,22 +237,20 @@ impl State {
                 self.dispatch(now); // its place is free for another
             }
         }
-        let Some(session) = self.sessions.get_mut(&id) else {
-            return Poll::Pending;
-        };
+        let session = self.sessions.get_mut(&id)?;
         if !buf.is_empty() {
             session.writing = true;
-            return Poll::Ready(Transmit::Write);
+            return Some(Transmit::Write);
         }
-        if let Phase::Ending {
-            told: told @ false, ..
-        } = &mut session.phase
-        {
-            *told = true;
-            return Poll::Ready(Transmit::Shutdown);
+        match &mut session.phase {
+            Phase::Ending {
+                told: told @ false, ..
+            } => {
+                *told = true;
+                Some(Transmit::Shutdown)
+            }
+            _ => None,
         }
-        session.writer = Some(cx.waker().clone());
-        Poll::Pending
     }
 
     /// `false` if it does not go out.

@@ -19,7 +19,7 @@ mod validity;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Wake, Waker, ready};
 use std::time::Duration;
 
 use ticketing_wire::{ErrorCode, KeySet, Reply, Request, RequestId, Slot, Token};

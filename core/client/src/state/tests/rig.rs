@@ -262,7 +262,12 @@ impl Rig {
     pub(super) fn hand_over(&mut self, sid: SessionId) -> Option<Vec<Frame>> {
         let mut buf = Vec::new();
         let next = self.poll(Wait::Writer(sid), |rig, cx| {
-            rig.state.poll_transmit(rig.now, sid, &mut buf, cx)
+            loop {
+                ready!(rig.state.poll_sendable(sid, cx));
+                if let Some(next) = rig.state.transmit(rig.now, sid, &mut buf) {
+                    return Poll::Ready(next);
+                }
+            }
         });
         match next? {
             Transmit::Write => {

@@ -39,9 +39,8 @@ impl Bench {
 
     fn sent(&self) -> Vec<Frame> {
         let mut buf = Vec::new();
-        let mut cx = Context::from_waker(Waker::noop());
         self.handle.shared.with(|state, now| {
-            let _ = state.poll_transmit(now, self.session, &mut buf, &mut cx);
+            let _ = state.transmit(now, self.session, &mut buf);
             state.transmitted(now, self.session);
         });
         decode(&buf)
@@ -157,9 +156,8 @@ fn c18_the_release_of_the_last_ticket_comes_before_the_close_that_it_causes() {
     drop(bench);
     drop(ticket);
     let mut buf = Vec::new();
-    let mut cx = Context::from_waker(Waker::noop());
     shared.with(|state, now| {
-        let _ = state.poll_transmit(now, session, &mut buf, &mut cx);
+        let _ = state.transmit(now, session, &mut buf);
     });
     assert_eq!(
         decode(&buf).len(),
