@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{info, warn};
 
 use crate::config::Config;
-use crate::engine::{Committer, Engine};
+use crate::engine::{CommitterThread, Engine, Panicked};
 use crate::front::{Access, AccessError, Front, Shared};
 use crate::store::{CommitError, EmbeddedStore, MemoryStore, OpenError, Recovered, Store};
 use crate::table::{LockTable, RestoreError, TableLimits, TableStats};
@@ -85,6 +85,9 @@ pub enum StartError {
     /// The store contradicts itself.
     #[error(transparent)]
     Restore(#[from] RestoreError),
+    /// The system has no thread for the store.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[source] io::Error),
 }
 
 impl StartError {
@@ -97,7 +100,8 @@ impl StartError {
             StartError::Listen { .. }
             | StartError::Store(_)
             | StartError::Token(_)
-            | StartError::Restore(_) => false,
+            | StartError::Restore(_)
+            | StartError::Thread(_) => false,
         }
     }
 }
@@ -116,6 +120,12 @@ pub enum BrokerError {
     /// A bug of ours.
     #[error("internal error, please report it: {0}")]
     Internal(String),
+}
+
+impl From<Panicked> for BrokerError {
+    fn from(Panicked: Panicked) -> Self {
+        BrokerError::Internal("the committer has panicked".to_owned())
+    }
 }
 
 impl From<JoinError> for BrokerError {
@@ -157,12 +167,14 @@ impl Broker {
         let front = Front::new(shared.clone(), listener, config.limits.connections);
         let (stop, stop_requested) = watch::channel(false);
         let (set_ended, ended) = watch::channel(None);
+        let committer =
+            CommitterThread::start(engine.clone(), store).map_err(StartError::Thread)?;
         let supervisor = Supervisor {
             timer: spawn({
                 let engine = engine.clone();
                 async move { engine.run_timer().await }
             }),
-            committer: spawn(Committer::new(engine.clone(), store).run()),
+            committer,
             engine,
             front,
             stop: stop_requested,
@@ -294,7 +306,7 @@ struct Supervisor {
     engine: Arc<Engine>,
     front: Front,
     timer: JoinSet<()>,
-    committer: JoinSet<Result<(), CommitError>>,
+    committer: CommitterThread,
     stop: watch::Receiver<bool>,
 }
 
@@ -342,31 +354,25 @@ impl Supervisor {
         let _ = timeout_at(begun + CONNECTIONS, front.drain()).await;
         result?;
         engine.drain();
-        match timeout_at(begun + STOP, committer.join_next()).await {
-            Ok(Some(ended)) => ended?.map_err(|error| BrokerError::Store(Arc::new(error))),
-            Ok(None) => Ok(()),
-            Err(_) => {
-                // Dropping the task would wait for the store.
-                committer.detach_all();
-                Err(BrokerError::StopTimeout)
-            }
+        match timeout_at(begun + STOP, committer).await {
+            Ok(ended) => ended?.map_err(|error| BrokerError::Store(Arc::new(error))),
+            Err(_) => Err(BrokerError::StopTimeout),
         }
     }
 }
 
 /// Resolves when a task ends that has no reason to.
-async fn failure(
-    committer: &mut JoinSet<Result<(), CommitError>>,
-    timer: &mut JoinSet<()>,
-) -> BrokerError {
-    let ended = tokio::select! {
-        Some(ended) = committer.join_next() => ended,
-        Some(ended) = timer.join_next() => ended.map(Ok),
-    };
-    match ended {
-        Ok(Err(error)) => BrokerError::Store(Arc::new(error)),
-        Ok(Ok(())) => BrokerError::Internal("a task has ended".to_owned()),
-        Err(error) => BrokerError::Internal(error.to_string()),
+async fn failure(committer: &mut CommitterThread, timer: &mut JoinSet<()>) -> BrokerError {
+    tokio::select! {
+        ended = committer => match ended {
+            Ok(Err(error)) => BrokerError::Store(Arc::new(error)),
+            Ok(Ok(())) => BrokerError::Internal("the committer has ended".to_owned()),
+            Err(error) => error.into(),
+        },
+        Some(ended) = timer.join_next() => match ended {
+            Ok(()) => BrokerError::Internal("the timer has ended".to_owned()),
+            Err(error) => error.into(),
+        },
     }
 }
 

@@ -104,3 +104,27 @@ async fn s8_a_data_directory_in_use_is_refused() {
     broker.shutdown().await.unwrap();
     Broker::start(durable_config(&dir)).await.unwrap();
 }
+
+#[tokio::test]
+async fn s8_a_broker_that_is_dropped_gives_its_data_directory_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = Broker::start(durable_config(&dir)).await.unwrap();
+    let mut peer = Peer::connect(broker.local_addr()).await;
+    let token = peer.granted(&acquire(1, 0, 250, &["a"])).await;
+    drop(broker);
+    assert_eq!(peer.next().await, None);
+
+    // The store is closed on a thread of its own, a moment later.
+    let again = async {
+        loop {
+            match Broker::start(durable_config(&dir)).await {
+                Ok(broker) => break broker,
+                Err(refused) => assert!(refused.to_string().contains("in use"), "{refused}"),
+            }
+        }
+    };
+    let broker = soon("the data directory", again).await;
+    let mut peer = Peer::connect(broker.local_addr()).await;
+    peer.send(&release(1, token, &["a"])).await;
+    assert_eq!(peer.reply().await, Reply::Released { id: id(1) });
+}

@@ -34,11 +34,11 @@ impl Committer {
     /// # Errors
     /// A commit failed (S7): all that was held back has been answered `I`, all waiters `E3`. A
     /// sync is never tried again.
+    ///
+    /// Blocks while the store does, also as it is closed: see
+    /// [`CommitterThread`](super::CommitterThread).
     pub(crate) async fn run(mut self) -> Result<(), CommitError> {
-        let result = self.serve().await;
-        // Closing the store may take a sync.
-        let _ = tokio::task::spawn_blocking(move || drop(self.store)).await;
-        result
+        self.serve().await
     }
 
     async fn serve(&mut self) -> Result<(), CommitError> {
@@ -99,6 +99,8 @@ impl Engine {
             };
             match sleep {
                 Some(sleep) => tokio::select! {
+                    // First, since at the end of a runtime its timers are gone already.
+                    biased;
                     () = self.committer.notified() => {}
                     () = sleep_precisely(sleep) => self.lock().gather.give_up(),
                 },

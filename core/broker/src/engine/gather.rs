@@ -7,8 +7,8 @@ use std::time::Duration;
 /// Clients answer a delivery with their next requests a moment later. Committing as soon as a sync
 /// is over would find the half of them that came during it, and from then on two half-full cohorts
 /// would take turns. So after a delivery the next sync waits until about as many requests have come
-/// as replies went out, but at most a quarter of the recent sync time. Once that time is over the
-/// broker counts as idle, and whatever comes is committed at once.
+/// as replies went out, but only for a part of the recent sync time (see [`limit`]). Once that time
+/// is over the broker counts as idle, and whatever comes is committed at once.
 #[derive(Debug, Default)]
 pub(super) struct Gather {
     /// How many replies the last commit delivered.
@@ -54,7 +54,7 @@ impl Gather {
         }
         self.expected = replies;
         self.arrived = 0;
-        self.deadline = now + self.sync / 4;
+        self.deadline = now + limit(self.sync);
     }
 
     /// The deadline is over.
@@ -70,6 +70,14 @@ impl Gather {
             (false, false) => Next::Idle,
         }
     }
+}
+
+/// How long to wait at most after a sync that took `sync`: a quarter of it. On a disk so fast that
+/// no client is back by then, up to as long as the sync itself, which two cohorts would lose too.
+fn limit(sync: Duration) -> Duration {
+    /// What clients take to come back, with some room.
+    const TURNAROUND: Duration = Duration::from_micros(250);
+    (sync / 4).max(sync.min(TURNAROUND))
 }
 
 #[cfg(test)]
@@ -93,6 +101,20 @@ mod tests {
             "a quarter of the sync is over"
         );
         assert_eq!(gather.next(us(2500), false), Next::Idle);
+    }
+
+    #[test]
+    fn a_fast_disk_is_given_the_time_that_clients_need() {
+        for (sync, most) in [
+            (0, 0),
+            (100, 100),
+            (250, 250),
+            (900, 250),
+            (1000, 250),
+            (4000, 1000),
+        ] {
+            assert_eq!(limit(us(sync)), us(most), "{sync}");
+        }
     }
 
     #[test]

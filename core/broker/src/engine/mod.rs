@@ -11,6 +11,7 @@ mod gather;
 mod outbox;
 #[cfg(test)]
 pub(crate) mod tests;
+mod thread;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -26,6 +27,7 @@ use gather::Gather;
 
 pub(crate) use commit::Committer;
 pub(crate) use outbox::Outbox;
+pub(crate) use thread::{CommitterThread, Panicked};
 
 use crate::table::{ConnId, LockTable, TableStats};
 

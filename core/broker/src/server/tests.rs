@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::engine::tests::FakeStore;
+use crate::store::{Batch, BoxFuture};
 use ticketing_wire::{HELLO_LEN, KeySet, Reply, Request, RequestId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -20,14 +21,13 @@ fn acquire(n: u64, wait: u8) -> Vec<u8> {
     frame
 }
 
-async fn broker(store: &FakeStore) -> (Broker, TcpStream) {
+async fn broker(store: impl Store + 'static) -> (Broker, TcpStream) {
     let config = Config {
         listen: "127.0.0.1:0".parse().unwrap(),
         ..Config::default()
     };
     let access = Access::load(&config).unwrap();
-    let store = Box::new(store.clone());
-    let broker = Broker::serve(&config, access, store, &Recovered::default())
+    let broker = Broker::serve(&config, access, Box::new(store), &Recovered::default())
         .await
         .unwrap();
     let mut stream = TcpStream::connect(broker.local_addr()).await.unwrap();
@@ -58,7 +58,7 @@ async fn replies(mut stream: TcpStream) -> Vec<Reply> {
 #[tokio::test]
 async fn s7_a_failed_store_ends_the_broker_after_its_answers() {
     let store = FakeStore::failing();
-    let (broker, mut stream) = broker(&store).await;
+    let (broker, mut stream) = broker(store.clone()).await;
     stream
         .write_all(&[acquire(1, 0), acquire(2, 30)].concat())
         .await
@@ -84,7 +84,7 @@ async fn s7_a_failed_store_ends_the_broker_after_its_answers() {
 #[tokio::test]
 async fn s10_a_store_that_never_answers_ends_the_stop_in_time() {
     let store = FakeStore::new();
-    let (broker, mut stream) = broker(&store).await;
+    let (broker, mut stream) = broker(store.clone()).await;
     stream.write_all(&acquire(1, 0)).await.unwrap();
     committing(&store).await;
     // From here on time is skipped wherever everybody waits.
@@ -93,6 +93,25 @@ async fn s10_a_store_that_never_answers_ends_the_stop_in_time() {
     let ended = broker.shutdown().await;
     assert!(matches!(ended, Err(BrokerError::StopTimeout)), "{ended:?}");
     assert!(begun.elapsed() <= Duration::from_secs(5));
+    // Nobody can say what became of the request: no answer.
+    assert_eq!(replies(stream).await, []);
+}
+
+#[tokio::test]
+async fn a_panic_of_the_store_ends_the_broker() {
+    struct Bug;
+    impl Store for Bug {
+        fn commit(&mut self, _: Batch) -> BoxFuture<'_, Result<Batch, CommitError>> {
+            panic!("a bug, on purpose");
+        }
+        fn is_durable(&self) -> bool {
+            true
+        }
+    }
+    let (broker, mut stream) = broker(Bug).await;
+    stream.write_all(&acquire(1, 0)).await.unwrap();
+    let ended = broker.wait().await;
+    assert!(matches!(ended, Err(BrokerError::Internal(_))), "{ended:?}");
     // Nobody can say what became of the request: no answer.
     assert_eq!(replies(stream).await, []);
 }

@@ -45,6 +45,9 @@ pub trait Store: Send {
     /// Makes `batch` durable: atomically, after every earlier batch, in the order of its records.
     /// Resolves to the same buffer, cleared, for reuse.
     ///
+    /// It may block: the broker commits, and drops the store, on a thread that has nothing else to
+    /// do.
+    ///
     /// The future must be driven to its end. After any error the store is broken: the caller
     /// commits nothing more and drops it (S7).
     ///

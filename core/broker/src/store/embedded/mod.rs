@@ -1,7 +1,6 @@
 //! The durable store of a single broker: a folder with one [redb] database and a lock.
 //!
-//! A commit is one write transaction with one sync, on a thread of its own, so that a slow disk
-//! holds up neither connections nor timers. The pages that it writes were free in the state before,
+//! A commit is one write transaction with one sync, and blocks for as long. The pages that it writes were free in the state before,
 //! and the state becomes current by a checksummed header in the same sync: after a crash either the
 //! whole commit is there or the one before it.
 //!
@@ -32,11 +31,8 @@ mod tests;
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
-use std::sync::mpsc;
-use std::thread::{self, JoinHandle};
 
 use camino::{Utf8Path, Utf8PathBuf};
-use tokio::sync::oneshot;
 
 use self::database::{Grants, OpenDatabaseError};
 use super::{Batch, BoxFuture, CommitError, Recovered, Store};
@@ -50,16 +46,9 @@ const NEW_DATABASE_FILE: &str = "grants.redb.new";
 
 /// Keeps grants on this machine's disk: each commit is one sync.
 pub struct EmbeddedStore {
-    /// `None` once the store is being dropped.
-    commits: Option<mpsc::Sender<Commit>>,
-    thread: Option<JoinHandle<()>>,
-    /// Held as long as the database may be written.
+    grants: Grants,
+    /// Released last: until the database is closed the folder is not free.
     _lock: File,
-}
-
-struct Commit {
-    batch: Batch,
-    done: oneshot::Sender<Result<Batch, CommitError>>,
 }
 
 /// Why a data directory can't be used (S8).
@@ -170,72 +159,26 @@ impl EmbeddedStore {
         }
         let database = database::open(&file).map_err(of_database)?;
         let (grants, recovered) = Grants::open(database).map_err(of_database)?;
-        let store = Self::start(grants, lock).map_err(failed("starting a thread"))?;
-        Ok((store, recovered))
-    }
-
-    fn start(grants: Grants, lock: File) -> io::Result<Self> {
-        let (commits, queue) = mpsc::channel();
-        let thread = thread::Builder::new()
-            .name("ticketing-store".to_owned())
-            .spawn(move || serve(grants, &queue))?;
-        Ok(EmbeddedStore {
-            commits: Some(commits),
-            thread: Some(thread),
+        let store = EmbeddedStore {
+            grants,
             _lock: lock,
-        })
-    }
-}
-
-/// Commits one batch after the other until the store is dropped, then closes the database.
-fn serve(mut grants: Grants, queue: &mpsc::Receiver<Commit>) {
-    while let Ok(Commit { mut batch, done }) = queue.recv() {
-        let result = grants.apply(&batch).map(|()| {
-            batch.clear();
-            batch
-        });
-        let broken = result.is_err();
-        // A caller that went away has broken the trait's rule, but the batch is durable.
-        let _ = done.send(result);
-        if broken {
-            // S7. The database writes nothing more either, not even the mark of a clean end.
-            return;
-        }
+        };
+        Ok((store, recovered))
     }
 }
 
 impl Store for EmbeddedStore {
-    fn commit(&mut self, batch: Batch) -> BoxFuture<'_, Result<Batch, CommitError>> {
-        let (done, outcome) = oneshot::channel();
-        let sent = self
-            .commits
-            .as_ref()
-            .map(|queue| queue.send(Commit { batch, done }));
+    fn commit(&mut self, mut batch: Batch) -> BoxFuture<'_, Result<Batch, CommitError>> {
         Box::pin(async move {
-            let stopped = || {
-                CommitError::Failed(io::Error::other(
-                    "the store stopped after an earlier failure",
-                ))
-            };
-            match sent {
-                Some(Ok(())) => outcome.await.unwrap_or_else(|_| Err(stopped())),
-                _ => Err(stopped()),
-            }
+            // S7: after a failure the database writes nothing more, not even the mark of a clean end.
+            self.grants.apply(&batch)?;
+            batch.clear();
+            Ok(batch)
         })
     }
 
     fn is_durable(&self) -> bool {
         true
-    }
-}
-
-impl Drop for EmbeddedStore {
-    fn drop(&mut self) {
-        // The folder is free only once the thread has closed the database.
-        drop(self.commits.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
     }
 }
 

@@ -238,7 +238,10 @@ async fn s7_a_failed_write_or_sync_is_final() {
     ] {
         let disk = new_disk();
         let (grants, _) = open_on(disk.clone()).unwrap();
-        let mut store = EmbeddedStore::start(grants, tempfile::tempfile().unwrap()).unwrap();
+        let mut store = EmbeddedStore {
+            grants,
+            _lock: tempfile::tempfile().unwrap(),
+        };
         let key = KeySet::new(["k"]).unwrap();
         let mut batch = Batch::new();
         batch.grant(Token::MIN, 9, key.as_keys());
