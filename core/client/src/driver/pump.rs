@@ -3,12 +3,12 @@
 use std::future::{pending, poll_fn};
 use std::io;
 use std::net::Shutdown;
+use std::task::Poll;
 use std::time::Duration;
 
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::task::yield_now;
 use tokio::time::timeout;
 
 use super::connect::Stream;
@@ -96,7 +96,7 @@ async fn send(shared: &Shared, id: SessionId, mut to: impl AsyncWrite + Unpin) {
         poll_fn(|cx| shared.with(|state, _| state.poll_sendable(id, cx))).await;
         // The first request woke this task; tasks that are ready to make theirs come first, so
         // that one write carries them all. Unsent meanwhile, they can still be withdrawn (C8).
-        yield_now().await;
+        after_the_ready().await;
         let next = shared.with(|state, now| state.transmit(now, id, &mut buf));
         let done = match next {
             None => continue,
@@ -115,6 +115,19 @@ async fn send(shared: &Shared, id: SessionId, mut to: impl AsyncWrite + Unpin) {
             }
         }
     }
+}
+
+/// Ends once every task that is ready now has run: tokio puts a task that wakes itself behind them.
+async fn after_the_ready() {
+    let mut behind = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut behind, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// Writes everything, as long as it makes progress.
