@@ -240,6 +240,13 @@ impl Config {
                 "data_dir = \"\"; allowed: a folder's path".to_owned(),
             ));
         }
+        if let Some(unknown) = unknown_level(&self.log) {
+            return Err(ConfigError(format!(
+                "log = {:?}: {unknown:?} is no level; allowed: off, error, warn, info, debug, \
+                 trace, or a tracing filter like ticketing_broker=debug",
+                self.log
+            )));
+        }
         let reachable = !self.listen.ip().to_canonical().is_loopback();
         if reachable && self.client_tokens.is_empty() && !self.allow_unauthenticated {
             return Err(ConfigError(format!(
@@ -250,6 +257,20 @@ impl Config {
         }
         Ok(())
     }
+}
+
+/// A lone word of a filter that is not a level. As a filter it would be the name of a target, and a
+/// typing error in a level would silence everything.
+fn unknown_level(filter: &str) -> Option<&str> {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+    let is_level = |word: &str| {
+        LEVELS.iter().any(|level| level.eq_ignore_ascii_case(word))
+            || matches!(word, "0" | "1" | "2" | "3" | "4" | "5")
+    };
+    // Within brackets a comma separates fields, not directives.
+    let words = filter.split(',').map(str::trim);
+    let mut lone = words.filter(|word| !word.is_empty() && !word.contains('='));
+    lone.find(|word| !filter.contains('[') && !is_level(word))
 }
 
 /// Tokens stay below 2^63 (S3): half of that for the floor leaves room for every clock.

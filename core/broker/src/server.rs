@@ -69,7 +69,7 @@ pub enum StartError {
     #[error(transparent)]
     Access(#[from] AccessError),
     /// The address can't be listened on.
-    #[error("cannot listen on {addr}: {source}")]
+    #[error("cannot listen on {addr}: {source}{}", cure(.source))]
     Listen {
         /// The configured address.
         addr: SocketAddr,
@@ -88,6 +88,16 @@ pub enum StartError {
     /// The system has no thread for the store.
     #[error("cannot start a thread: {0}")]
     Thread(#[source] io::Error),
+}
+
+/// What to do about an address that can't be listened on.
+fn cure(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "; stop whoever listens there, or choose another port",
+        io::ErrorKind::AddrNotAvailable => "; this machine has no such address, choose one it has",
+        io::ErrorKind::PermissionDenied => "; choose a port above 1023",
+        _ => "",
+    }
 }
 
 impl StartError {

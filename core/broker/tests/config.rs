@@ -71,6 +71,22 @@ fn every_key_is_read() {
     assert_eq!(config.limits.auth_timeout.as_secs(), 5);
 }
 
+#[test]
+fn filters_of_logs_are_taken_as_tracing_has_them() {
+    for filter in [
+        "",
+        "WARN",
+        "3",
+        "info,redb=warn",
+        "ticketing_broker=debug, off",
+        "off,[span{a=1,b=2}]=info",
+    ] {
+        let mut config = Config::default();
+        config.log = filter.to_owned();
+        config.validate().expect(filter);
+    }
+}
+
 /// Each line says the key, the bad value and what is allowed.
 #[test]
 fn s10_a_bad_configuration_is_one_line_with_key_value_and_range() {
@@ -125,6 +141,10 @@ fn s10_a_bad_configuration_is_one_line_with_key_value_and_range() {
         (
             "limits.unsent_replies = 9",
             &["limits.unsent_replies", "9", "4096 to 1073741824"],
+        ),
+        (
+            "log = \"redb=warn, wran\"",
+            &["log = ", "\"wran\"", "warn, info"],
         ),
         (
             "[tls]\ncert = \"a.pem\"",

@@ -1,6 +1,7 @@
 //! How the program ends when it does not succeed: one line on standard error and an exit code.
 
 use std::fmt::{self, Display, Formatter};
+use std::io::{Write, stderr, stdout};
 use std::process::ExitCode;
 
 /// Why the program ends without success.
@@ -24,16 +25,17 @@ impl Failure {
 
     /// Says what there is to say and gives the exit code.
     pub(crate) fn report(self) -> ExitCode {
+        // Nobody may be there to read it: the exit code is the same.
         let code = match &self {
             Failure::Help(text) => {
-                print!("{text}");
+                let _ = stdout().write_all(text.as_bytes());
                 return ExitCode::SUCCESS;
             }
             Failure::Signal(number) => return ExitCode::from(128 + number),
             Failure::Usage(_) => 2,
             Failure::Run(_) => 1,
         };
-        eprintln!("error: {self}");
+        let _ = writeln!(stderr(), "error: {self}");
         ExitCode::from(code)
     }
 }

@@ -118,6 +118,8 @@ fn start_logs(config: &Config) -> Result<(), Failure> {
     })?;
     let logs = tracing_subscriber::fmt()
         .with_env_filter(filter)
+        // Saying on standard error that standard error is gone would be a panic.
+        .log_internal_errors(false)
         .with_writer(stderr);
     let logs = logs.with_ansi(stderr().is_terminal());
     match config.log_format {

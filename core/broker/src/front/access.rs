@@ -10,7 +10,7 @@ use ticketing_wire::{AUTH_LEN, Hello, Identity};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::version::{TLS12, TLS13};
-use tokio_rustls::rustls::{self, ServerConfig};
+use tokio_rustls::rustls::{self, InconsistentKeys, ServerConfig};
 
 use crate::config::{ClientToken, Config, ConfigError, TlsConfig};
 
@@ -32,7 +32,7 @@ pub enum AccessError {
         reason: String,
     },
     /// The certificate and the private key don't go together, or rustls can't use them.
-    #[error("tls.cert = {cert} with tls.key = {key}: {source}")]
+    #[error("tls.cert = {cert} with tls.key = {key}: {}", reason(.source))]
     Certificate {
         /// The certificate's file.
         cert: camino::Utf8PathBuf,
@@ -47,6 +47,15 @@ pub enum AccessError {
         /// Added, or removed.
         added: bool,
     },
+}
+
+fn reason(error: &rustls::Error) -> String {
+    match error {
+        rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
+            "the key is that of another certificate".to_owned()
+        }
+        other => other.to_string(),
+    }
 }
 
 /// What a connection is checked against. Replaced as a whole by a reload.
