@@ -285,7 +285,7 @@ async fn tls_carries_the_same_protocol() {
 }
 
 #[tokio::test]
-async fn a_tls_handshake_that_never_comes_blocks_nobody() {
+async fn s6_a_tls_handshake_that_never_comes_blocks_nobody() {
     let certificate = certificate();
     let mut config = with_tls(&certificate);
     config.limits.auth_timeout = Duration::from_secs(1);

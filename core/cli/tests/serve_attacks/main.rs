@@ -17,7 +17,6 @@ mod raw;
 mod resets;
 mod signals;
 
-
 /// `full` with `TICKETING_LONG` set, else `short`.
 fn size(full: u64, short: u64) -> u64 {
     if std::env::var_os("TICKETING_LONG").is_some() {

@@ -160,3 +160,74 @@ async fn s5_when_writing_fails_what_the_client_had_sent_is_still_read() {
     drop(session);
     assert_eq!(engine.stats().grants, 0);
 }
+
+/// Has bytes whenever it is asked, and takes all that it is given.
+struct Endless {
+    frame: Vec<u8>,
+    given: usize,
+}
+
+impl AsyncRead for Endless {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        for _ in 0..buf.remaining() {
+            let byte = self.frame[self.given % self.frame.len()];
+            buf.put_slice(&[byte]);
+            self.given += 1;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Endless {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[tokio::test]
+async fn s6_a_flood_leaves_the_others_their_turn() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    struct Count(AtomicUsize);
+    impl std::task::Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    let engine = engine();
+    let flood = Endless {
+        frame: acquire(1, "held"),
+        given: 0,
+    };
+    let mut session = Session::new(&engine, flood, 1 << 20);
+    let wakes = Arc::new(Count(AtomicUsize::new(0)));
+    let waker = Waker::from(wakes.clone());
+    let mut cx = Context::from_waker(&waker);
+    for turn in 1..=3 {
+        let polled = Box::pin(session.run()).as_mut().poll(&mut cx);
+        assert!(polled.is_pending());
+        assert!(session.stream().given <= turn * INPUT_LEN);
+        assert_eq!(
+            wakes.0.load(Ordering::Relaxed),
+            turn,
+            "it comes back for the rest"
+        );
+    }
+}
