@@ -35,7 +35,7 @@ impl State {
                 self.acquires[a].keys.as_keys().len() > 1,
             )),
             Some(Pending::GivenUp(keys)) => Some(fits_acquire(&reply, keys.as_keys().len() > 1)),
-            Some(Pending::Release { set, .. } | Pending::Idle { set }) => {
+            Some(Pending::Release { set, .. } | Pending::Idle { set, .. }) => {
                 Some(fits_release(&reply, *set))
             }
         };

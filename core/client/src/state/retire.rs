@@ -10,16 +10,17 @@ const MAX_RETIRED: usize = 8;
 const RETIRE_EVERY: Duration = Duration::from_millis(100);
 
 impl State {
-    /// Looked at after each giving up, and when a session or a ration comes free.
+    /// Looked at after each giving up, when an answer is overdue, and when a session or a ration
+    /// comes free.
     pub(super) fn ration_retirements(&mut self, now: Moment) {
         self.retire_as_allowed(now);
         self.relieve_places(now);
     }
 
-    /// Retires sessions that hold given-up acquires, as far as the ration allows; what it does
+    /// Retires sessions that hold given-up requests, as far as the ration allows; what it does
     /// not allow now is looked at again when it may.
     fn retire_as_allowed(&mut self, now: Moment) {
-        while let Some(id) = self.retirable() {
+        while let Some(id) = self.retirable(now) {
             let leaving = self
                 .sessions
                 .values()
@@ -40,11 +41,12 @@ impl State {
         }
     }
 
-    /// The open session that has held a given-up acquire, if any.
-    fn retirable(&self) -> Option<SessionId> {
+    /// The first open session that holds a given-up acquire, or has owed the answer to a finished
+    /// release for too long, if any.
+    fn retirable(&self, now: Moment) -> Option<SessionId> {
         self.sessions
             .iter()
-            .find(|(_, s)| s.is_open() && s.has_given_up())
+            .find(|(_, s)| s.is_open() && (s.has_given_up() || s.owes_answers(now)))
             .map(|(id, _)| *id)
     }
 

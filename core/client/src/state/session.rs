@@ -2,7 +2,7 @@
 
 mod ending;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
@@ -29,9 +29,10 @@ pub(super) struct Session {
     /// A write is under way; nothing more is assigned until it is done.
     writing: bool,
     outstanding: HashMap<u64, Pending>,
-    /// How many of the outstanding are given-up acquires, and tries of finished releases.
+    /// How many of the outstanding are given-up acquires.
     given_up: usize,
-    idle: usize,
+    /// Those of the outstanding that are tries of finished releases, the longest overdue first.
+    idle: BTreeSet<(Moment, u64)>,
     writer: Option<Waker>,
     ender: Option<Waker>,
 }
@@ -52,10 +53,12 @@ pub(super) enum Pending {
     Release {
         id: ReleaseId,
         set: bool,
+        due: Moment,
     },
-    /// A further try of a release that has its answer.
+    /// A try of a release that is finished.
     Idle {
         set: bool,
+        due: Moment,
     },
 }
 
@@ -93,7 +96,7 @@ pub(crate) enum Transmit {
 
 impl Session {
     fn counted(&self) -> usize {
-        self.outstanding.len() - self.given_up - self.idle
+        self.outstanding.len() - self.given_up - self.idle.len()
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -114,6 +117,11 @@ impl Session {
 
     pub(super) fn has_given_up(&self) -> bool {
         self.given_up > 0
+    }
+
+    /// Whether it has owed the answer to a finished release for too long.
+    pub(super) fn owes_answers(&self, now: Moment) -> bool {
+        self.idle.first().is_some_and(|(due, _)| *due <= now)
     }
 
     /// Open and free to write.
@@ -140,21 +148,25 @@ impl Session {
             .expect("looked up before");
         match pending {
             Pending::GivenUp(_) => self.given_up -= 1,
-            Pending::Idle { .. } => self.idle -= 1,
+            Pending::Idle { due, .. } => {
+                self.idle.remove(&(due, id.get()));
+            }
             Pending::Acquire(_) | Pending::Release { .. } => {}
         }
         pending
     }
 
     #[cfg(test)]
+    pub(super) fn unanswered(&self) -> usize {
+        self.outstanding.len()
+    }
+
+    #[cfg(test)]
     pub(super) fn assert_idle(&self, id: SessionId) {
         assert!(self.outstanding.is_empty(), "{id}: {:?}", self.outstanding);
         assert!(self.outbox.is_empty() && self.partial.is_empty(), "{id}");
-        assert_eq!(
-            (self.given_up, self.idle, self.writing),
-            (0, 0, false),
-            "{id}"
-        );
+        assert_eq!((self.given_up, self.writing), (0, false), "{id}");
+        assert!(self.idle.is_empty(), "{id}: {:?}", self.idle);
     }
 
     fn take_id(&mut self) -> RequestId {
@@ -192,7 +204,7 @@ impl State {
             writing: false,
             outstanding: HashMap::new(),
             given_up: 0,
-            idle: 0,
+            idle: BTreeSet::new(),
             writer: None,
             ender: None,
         };
@@ -312,6 +324,7 @@ impl State {
             Pending::Release {
                 id,
                 set: keys.len() > 1,
+                due: now + RELEASE_TIME,
             },
         );
         Request::Release {
@@ -420,16 +433,18 @@ impl State {
         self.places -= 1;
     }
 
-    /// A try of a release that has its answer holds no session back.
+    /// A try of a finished release holds no session back. It is given up (C19): if it stays
+    /// unanswered for as long as a release has, its session is retired (C9).
     pub(super) fn idle_try(&mut self, now: Moment, sid: SessionId, wire: u64) {
         let Some(session) = self.sessions.get_mut(&sid) else {
             return;
         };
         if let Some(pending) = session.outstanding.get_mut(&wire)
-            && let Pending::Release { set, .. } = *pending
+            && let Pending::Release { set, due, .. } = *pending
         {
-            *pending = Pending::Idle { set };
-            session.idle += 1;
+            *pending = Pending::Idle { set, due };
+            session.idle.insert((due, wire));
+            self.set_timer(Timer::Retire, None, Some(due));
             self.maybe_end_retired(now, sid);
         }
     }

@@ -135,7 +135,7 @@ impl State {
         session.writer = None;
         let mut unresolved: Vec<_> = session.outstanding.drain().collect();
         session.given_up = 0;
-        session.idle = 0;
+        session.idle.clear();
         // In the order they were sent, so that a replay is the same.
         unresolved.sort_unstable_by_key(|(wire, _)| *wire);
         for (wire, pending) in unresolved {

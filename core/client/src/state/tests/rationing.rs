@@ -174,3 +174,96 @@ fn c9_below_half_of_the_places_no_retired_session_ends_early() {
         assert!(rig.is_retired(sid));
     }
 }
+
+#[test]
+fn c9_c19_a_session_that_leaves_a_release_unanswered_for_5_s_is_retired() {
+    let (mut rig, a) = Rig::one();
+    let cell = rig.release(&["k"], 7);
+    rig.sent_one(a);
+    let (id, frame) = put(&mut rig, a, "other");
+    rig.advance(secs(5) - ms(1));
+    assert!(rig.is_open(a) && outcome_of(&cell) == "pending");
+    rig.advance(ms(1));
+    assert_eq!(outcome_of(&cell), "Indeterminate");
+    assert!(rig.is_retired(a), "the other request keeps its outcome");
+    rig.reply(a, frame.granted(8));
+    assert_eq!(rig.kind(id), "Ok");
+    assert!(rig.is_ending(a), "the release holds it up no more");
+}
+
+#[test]
+fn c9_c19_a_try_that_another_session_answered_for_is_owed_all_the_same() {
+    for answers_late in [false, true] {
+        let (mut rig, a, b) = Rig::pair();
+        let cell = rig.release(&["k"], 7);
+        let (first, frame) = rig.sent_anywhere();
+        rig.advance(secs(2));
+        let (second, again) = rig.sent_anywhere();
+        rig.reply(second, again.released());
+        assert_eq!(outcome_of(&cell), "Released");
+        rig.advance(secs(3) - ms(1));
+        assert!(rig.is_open(a) && rig.is_open(b));
+        if answers_late {
+            rig.reply(first, frame.not_current());
+        }
+        rig.advance(ms(1));
+        assert_eq!(rig.is_open(first), answers_late);
+        rig.advance(secs(9));
+        assert!(rig.is_open(second));
+    }
+}
+
+#[test]
+fn c9_c19_a_session_is_given_5_s_for_a_try_whatever_the_release_has_left() {
+    let (mut rig, a) = Rig::one();
+    let cell = rig.release(&["k"], 7);
+    rig.sent_one(a);
+    rig.advance(secs(4));
+    let b = rig.succeed(1);
+    rig.sent_one(b);
+    rig.advance(secs(1));
+    assert_eq!(outcome_of(&cell), "Indeterminate");
+    assert!(rig.is_ending(a) && rig.is_open(b));
+    rig.advance(secs(4) - ms(1));
+    assert!(rig.is_open(b), "its own 5 s");
+    rig.advance(ms(1));
+    assert!(rig.is_ending(b));
+}
+
+/// A peer that grants and never answers a release, for ten minutes.
+#[test]
+fn c9_c19_a_peer_that_swallows_releases_costs_a_bounded_memory_and_no_hot_loop() {
+    let mut rig = Rig::new(1, 1024);
+    let (mut opened, mut most) = (0, 0);
+    for round in 1..=6000 {
+        while let Some(link) = rig.due() {
+            rig.succeed(link);
+            opened += 1;
+        }
+        let id = rig.acquire(&format!("key-{round}"), 5, 30);
+        for (sid, frame) in rig.sent_everywhere() {
+            if matches!(frame.what, What::Acquire { .. }) {
+                rig.reply(sid, frame.granted(round));
+            }
+        }
+        let grant = rig.outcome(id).expect("answered").unwrap();
+        rig.state
+            .release(rig.now, grant.keys, grant.token, Origin::Automatic);
+        rig.advance(ms(100));
+        let ids: Vec<SessionId> = rig.state.sessions.keys().copied().collect();
+        for sid in ids {
+            if rig.is_ending(sid) {
+                rig.eof(sid);
+            }
+            if rig.over(sid).is_some() {
+                rig.forget(sid);
+            }
+        }
+        let owed = rig.state.sessions.values().map(Session::unanswered).sum();
+        most = most.max(owed);
+        assert!(rig.state.timers.len() < 1000);
+    }
+    // 10 releases a second of 2 to 3 tries each; a session lives for its 5 s and some more.
+    assert!(most < 400, "{most} entries");
+    assert!((100..=240).contains(&opened), "{opened} sessions");
+}

@@ -39,8 +39,11 @@ struct Pass {
 #[derive(Clone, Copy)]
 enum Request {
     Acquire(AcquireId),
-    /// By its token.
-    Release(u64),
+    /// By its token, and when its session is to be retired for want of an answer.
+    Release {
+        token: u64,
+        due: Moment,
+    },
 }
 
 #[derive(Default)]
@@ -163,8 +166,9 @@ impl Ledger {
             "too soon after an `I`"
         );
         pass.tries.push((sid, true));
+        let due = now + secs(5);
         self.wires
-            .insert((sid, frame.id.get()), Request::Release(token));
+            .insert((sid, frame.id.get()), Request::Release { token, due });
     }
 
     /// A reply that is parsed next.
@@ -196,7 +200,7 @@ impl Ledger {
                     ask.wire.as_mut().unwrap().answer = Some(reply);
                 }
             }
-            Request::Release(token) => {
+            Request::Release { token, .. } => {
                 let Some(pass) = self.passes.get_mut(&token) else {
                     return;
                 };
@@ -273,7 +277,7 @@ impl Ledger {
 
     /// Looks at everything after each step; `ticked` if all that was due has been done.
     pub(super) fn settle(&mut self, rig: &Rig, ticked: bool) {
-        self.settle_sessions(rig);
+        self.settle_sessions(rig, ticked);
         self.settle_releases(rig, ticked);
         self.settle_acquires(rig, ticked);
         // Each grant came to its caller, or is given back.
@@ -291,7 +295,7 @@ impl Ledger {
         self.settle_counts(rig);
     }
 
-    fn settle_sessions(&mut self, rig: &Rig) {
+    fn settle_sessions(&mut self, rig: &Rig, ticked: bool) {
         let sessions = &rig.state.sessions;
         let gone = |sid: &SessionId| sessions.get(sid).is_none_or(|s| s.is_over());
         self.wires.retain(|(sid, _), _| !gone(sid));
@@ -316,6 +320,18 @@ impl Ledger {
                 "retired too soon"
             );
         }
+        // No answer is owed for ever: C9 retires the session when its ration allows.
+        let rationed = leaving >= 8
+            || self
+                .last_retired
+                .is_some_and(|l| l.until(rig.now) < ms(100));
+        let overdue = self.wires.iter().any(|((sid, _), request)| {
+            matches!(request, Request::Release { due, .. } if *due <= rig.now) && rig.is_open(*sid)
+        });
+        assert!(
+            !(ticked && overdue) || rationed || self.closed_at.is_some(),
+            "an answer is overdue"
+        );
         self.open = sessions
             .keys()
             .copied()
