@@ -153,6 +153,16 @@ impl Default for Limits {
 pub struct ConfigError(String);
 
 impl Config {
+    /// A broker inside a test: nothing on disk, a free port of 127.0.0.1.
+    #[must_use]
+    pub fn for_test() -> Self {
+        Config {
+            listen: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0),
+            memory: true,
+            ..Config::default()
+        }
+    }
+
     /// Reads a TOML file. Does not [`validate`](Config::validate): flags may still change it.
     ///
     /// # Errors

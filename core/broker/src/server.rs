@@ -30,14 +30,16 @@ const STOP: Duration = Duration::from_millis(4800);
 ///
 /// It lives on the tokio runtime that it was started on and needs that runtime's I/O and time
 /// drivers. Several can run in one process. Dropping it ends it at once, without an answer to
-/// anybody; [`shutdown`](Broker::shutdown) ends it cleanly.
+/// anybody, and its port is free once the runtime has come round to it;
+/// [`shutdown`](Broker::shutdown) ends it cleanly, and its port is free when that returns.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use ticketing_broker::{Broker, config::Config};
 ///
-/// let mut config = Config::default();
-/// config.memory = true; // for a test: nothing on disk
+/// let mut config = Config::default(); // durable, on loopback
+/// # let folder = tempfile::tempdir()?;
+/// # config.data_dir = camino::Utf8PathBuf::try_from(folder.path().join("data"))?;
 /// config.listen = "127.0.0.1:0".parse()?; // a free port
 /// let broker = Broker::start(config).await?;
 /// println!("clients connect to {}", broker.local_addr());
