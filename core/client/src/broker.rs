@@ -14,13 +14,16 @@ use crate::args::{Terms, key_set};
 use crate::clock::Moment;
 use crate::driver::{self, Peer};
 use crate::shared::{Handle, Shared};
-use crate::state::{AcquireId, Cause, Grant, Readiness, State};
+use crate::state::{AcquireId, CLOSE_TIME, Cause, Grant, Readiness, State};
 use crate::ticket::{Held, Ticket, TicketSet};
 use crate::tls::{TlsClient, TlsMode};
 use crate::{Stats, TicketError};
 
 const DEFAULT_MAX_PENDING: usize = 1024;
 const MAX_MAX_PENDING: usize = 16_384;
+
+/// How long `close` waits for the driver to close the sockets that its 5 s left.
+const LAST_SOCKETS: Duration = Duration::from_secs(1);
 
 /// A client of one broker, or of one cluster of brokers.
 ///
@@ -141,7 +144,7 @@ impl Builder {
             tls,
         };
         runtime.spawn(driver::run(Arc::clone(&shared), Arc::new(peer)));
-        Ok(TicketBroker(Arc::new(Handle::new(shared))))
+        Ok(TicketBroker(Arc::new(Handle::new(shared, runtime))))
     }
 }
 
@@ -193,10 +196,12 @@ impl TicketBroker {
         if self.0.shared.check_process().is_err() {
             return false;
         }
-        let mut readiness = self.0.shared.with(|state, _| state.watch_readiness());
+        let shared = &self.0.shared;
+        let (mut readiness, end) =
+            shared.with(|state, now| (state.watch_readiness(), now + timeout));
         let decided = readiness.wait_for(|r| *r != Readiness::Waiting);
-        let ended = tokio::time::timeout(timeout, decided).await;
-        matches!(ended, Ok(Ok(r)) if *r == Readiness::Usable)
+        let ended = shared.alarm.until(end, decided).await;
+        matches!(ended, Some(Ok(r)) if *r == Readiness::Usable)
     }
 
     /// Asks for a ticket on `key`: stands in line for at most `wait` (0–255 s; 0 is one immediate
@@ -267,16 +272,26 @@ impl TicketBroker {
     /// (C27). Unsent acquires fail with `Closed`, sent ones with `Indeterminate`; releases are
     /// finished first. Tickets that were handed out stay valid until their lease ends. Closing
     /// twice is fine.
+    ///
+    /// The sockets belong to the runtime that the broker object was made in: if nothing drives
+    /// that, this returns after 6 s, and the sockets close when it is driven or dropped.
     pub async fn close(&self) {
         if self.0.shared.check_process().is_err() {
             return;
         }
-        let mut closed = self.0.shared.with(|state, now| {
+        let shared = &self.0.shared;
+        let (mut closed, end) = shared.with(|state, now| {
             state.close(now);
-            state.watch_gone()
+            (state.watch_gone(), now + CLOSE_TIME)
         });
         // The sender lives in the state, which this handle keeps.
-        let _ = closed.wait_for(|gone| *gone).await;
+        let gone = closed.wait_for(|gone| *gone);
+        if shared.alarm.until(end, gone).await.is_none() {
+            // Every call has its outcome now, even if nothing drives the broker object.
+            shared.with(|state, now| state.tick(now));
+            let gone = closed.wait_for(|gone| *gone);
+            let _ = shared.alarm.until(end + LAST_SOCKETS, gone).await;
+        }
     }
 
     /// What it does at the moment, and what it did so far.
@@ -286,6 +301,12 @@ impl TicketBroker {
             Ok(()) => self.0.shared.with(|state, _| state.stats()),
             Err(_) => Stats::default(),
         }
+    }
+}
+
+impl TicketBroker {
+    pub(crate) fn handle(&self) -> &Handle {
+        &self.0
     }
 }
 

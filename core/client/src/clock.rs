@@ -1,6 +1,6 @@
 //! The clock of C16: it goes on while the machine sleeps.
 
-use std::ops::Add;
+use std::ops::{Add, Sub};
 use std::time::Duration;
 
 /// An instant on that clock.
@@ -24,6 +24,14 @@ impl Add<Duration> for Moment {
 
     fn add(self, by: Duration) -> Moment {
         Moment(self.0.saturating_add(by))
+    }
+}
+
+impl Sub<Duration> for Moment {
+    type Output = Moment;
+
+    fn sub(self, by: Duration) -> Moment {
+        Moment(self.0.saturating_sub(by))
     }
 }
 

@@ -24,12 +24,14 @@
 #![forbid(unsafe_code)]
 
 mod addr;
+mod alarm;
 mod args;
 mod broker;
 mod clock;
 mod driver;
 mod error;
 mod fence;
+mod leader;
 mod shared;
 mod state;
 mod stats;
@@ -39,6 +41,7 @@ mod tls;
 pub use broker::{Addrs, Builder, TicketBroker};
 pub use error::TicketError;
 pub use fence::{Dialect, FenceError, FenceRows, FenceTransaction, fence_statement, fence_table};
+pub use leader::{Candidate, Leadership};
 pub use stats::Stats;
 pub use ticket::{ReleaseOutcome, Ticket, TicketSet};
 pub use tls::TlsMode;

@@ -3,12 +3,16 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use tokio::runtime;
+
 use crate::TicketError;
+use crate::alarm::Alarm;
 use crate::clock::Moment;
 use crate::state::State;
 
 pub(crate) struct Shared {
     state: Mutex<State>,
+    pub(crate) alarm: Alarm,
     /// The process that made it (C30).
     home: u32,
     process_id: fn() -> u32,
@@ -18,6 +22,7 @@ impl Shared {
     pub(crate) fn new(state: State, process_id: fn() -> u32) -> Self {
         Shared {
             state: Mutex::new(state),
+            alarm: Alarm::default(),
             home: process_id(),
             process_id,
         }
@@ -53,14 +58,17 @@ impl Shared {
 /// in the background, with the automatic release of that last ticket before it.
 pub(crate) struct Handle {
     pub(crate) shared: Arc<Shared>,
+    /// Where its driver lives.
+    pub(crate) runtime: runtime::Handle,
     /// The advice of C16 was given.
     pub(crate) advised: AtomicBool,
 }
 
 impl Handle {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, runtime: runtime::Handle) -> Self {
         Handle {
             shared,
+            runtime,
             advised: AtomicBool::new(false),
         }
     }

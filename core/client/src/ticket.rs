@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
@@ -23,10 +24,6 @@ pub enum ReleaseOutcome {
     /// effect and its answer was lost.
     NotCurrent,
 }
-
-/// The longest sleep towards the end of a validity. Timers do not run while the machine sleeps,
-/// the validity does; so the clock is looked at again at least this often (C16).
-const SLICE: Duration = Duration::from_secs(1);
 
 /// What `Ticket` and `TicketSet` share.
 pub(crate) struct Held {
@@ -65,13 +62,13 @@ impl Held {
     }
 
     async fn expired(&self) {
-        loop {
-            let left = self.remaining();
-            if left.is_zero() {
-                return;
-            }
-            tokio::time::sleep(left.min(SLICE)).await;
-        }
+        let shared = &self.handle.shared;
+        let mut end = pin!(shared.alarm.sleep_until(self.grant.valid_before));
+        poll_fn(|cx| match shared.check_process() {
+            Ok(()) => end.as_mut().poll(cx),
+            Err(_) => Poll::Ready(()), // in a child it is nobody's
+        })
+        .await;
     }
 
     async fn release(&self) -> Result<ReleaseOutcome, TicketError> {
@@ -219,6 +216,10 @@ ticket_methods!(TicketSet);
 impl Ticket {
     pub(crate) fn new(held: Held) -> Self {
         Ticket(held)
+    }
+
+    pub(crate) fn valid_before(&self) -> Moment {
+        self.0.grant.valid_before
     }
 
     /// The key.

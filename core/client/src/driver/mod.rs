@@ -105,6 +105,26 @@ async fn sleep_until(deadline: Option<Moment>) {
     }
 }
 
+/// Tells the state machine that an attempt failed, also when its task ends by a bug: its link
+/// would count as connecting for ever.
+struct Attempt<'a> {
+    shared: &'a Shared,
+    link: LinkId,
+    /// `None` when there is nothing to tell any more.
+    failure: Option<Failure>,
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        if let Some(failure) = self.failure.take()
+            && self.shared.check_process().is_ok()
+        {
+            self.shared
+                .with(|state, now| state.connect_failed(now, self.link, failure));
+        }
+    }
+}
+
 /// One connection, from the attempt to its end.
 async fn connection(
     shared: Arc<Shared>,
@@ -112,14 +132,24 @@ async fn connection(
     link: LinkId,
     mut over: watch::Receiver<()>,
 ) {
+    let unexpected = "the connection attempt ended unexpectedly; please report it";
+    let mut attempt = Attempt {
+        shared: &shared,
+        link,
+        failure: Some(Failure::Other(unexpected.into())),
+    };
     let (node, mode) = shared.with(|state, _| (state.node_of(link), state.expected_mode(link)));
     let addr = &peer.addrs[node];
     let opened = tokio::select! {
         opened = connect::open(addr, &peer, mode) => opened,
-        _ = over.changed() => return,
+        _ = over.changed() => {
+            attempt.failure = None;
+            return;
+        }
     };
     match opened {
         Ok(stream) => {
+            attempt.failure = None;
             if let Some(session) = shared.with(|state, now| state.connected(now, link)) {
                 tracing::debug!(%addr, session, "connected");
                 pump::run(&shared, session, stream).await;
@@ -131,7 +161,40 @@ async fn connection(
                 Failure::Rejected => Failure::Rejected,
             };
             tracing::debug!(%addr, ?failure, "not connected");
-            shared.with(|state, now| state.connect_failed(now, link, failure));
+            attempt.failure = Some(failure);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::state::State;
+
+    #[tokio::test]
+    async fn c22_an_attempt_that_ends_by_a_bug_is_a_failed_attempt() {
+        let state = State::new(Moment::now(), 1, 16, 1);
+        let shared = Arc::new(Shared::new(state, std::process::id));
+        // No address: each attempt panics when it looks for its own.
+        let peer = Peer {
+            addrs: Vec::new(),
+            token: String::new(),
+            identity: Identity::single(),
+            tls: TlsClient(None),
+        };
+        let driver = tokio::spawn(run(Arc::clone(&shared), Arc::new(peer)));
+        let mut attempts = 0;
+        while attempts < 4 {
+            let error = shared.with(|state, _| state.stats().last_connection_error);
+            if let Some(error) = error {
+                assert!(error.contains("unexpected"), "{error}");
+                attempts = shared.with(|state, _| state.faults());
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        shared.with(|state, now| state.close(now));
+        driver.await.unwrap();
     }
 }

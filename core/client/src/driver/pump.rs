@@ -27,7 +27,9 @@ struct Closed<'a>(&'a Shared, SessionId);
 
 impl Drop for Closed<'_> {
     fn drop(&mut self) {
-        self.0.with(|state, now| state.forget(now, self.1));
+        if self.0.check_process().is_ok() {
+            self.0.with(|state, now| state.forget(now, self.1));
+        }
     }
 }
 

@@ -222,6 +222,12 @@ impl State {
         self.links[link].stage = Stage::Down(None);
     }
 
+    /// Of all links, in a row.
+    #[cfg(test)]
+    pub(crate) fn faults(&self) -> u32 {
+        self.links.iter().map(|l| l.faults).sum()
+    }
+
     /// Opens a link at `at`.
     pub(super) fn schedule_link(&mut self, link: LinkId, at: Moment) {
         let old = match self.links[link].stage {

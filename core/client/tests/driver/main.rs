@@ -5,6 +5,7 @@
 #[path = "../peer/mod.rs"]
 mod peer;
 
+mod anywhere;
 mod batching;
 mod close;
 mod connecting;
