@@ -9,8 +9,10 @@ use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
 use ticketing_broker::config::{Config, LogFormat, TlsConfig};
 
+use crate::bench::BenchArgs;
 use crate::demo::bank::Transfer;
 use crate::failure::Failure;
+use crate::manual::{CompletionsArgs, ManArgs};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -37,6 +39,24 @@ Examples:
 
 Exit code 0: all of it held. 1: something did not, and the table says what.";
 
+const BENCH_EXAMPLES: &str = "\
+Examples:
+  ticketing bench
+  ticketing bench --tasks 512 --keys 512 --ops 200000
+  ticketing bench --addr broker.example:5225 --client-token-file token --tls ca:ca.pem --json
+
+Exit code 0: exclusion held, and the tokens of every key rose. 1: not so, or the run broke off.";
+
+const COMPLETIONS_EXAMPLES: &str = "\
+Examples:
+  ticketing completions bash > /etc/bash_completion.d/ticketing
+  ticketing completions zsh > ~/.zfunc/_ticketing";
+
+const MAN_EXAMPLES: &str = "\
+Examples:
+  ticketing man | man -l -
+  ticketing man /usr/local/share/man/man1";
+
 /// A distributed lock service whose tokens let your database refuse a late holder's write.
 #[derive(Debug, Parser)]
 #[command(name = "ticketing", version, after_help = EXAMPLES)]
@@ -56,6 +76,15 @@ pub(crate) enum Command {
     /// Moves money between accounts under tickets, and shows what a late write does.
     #[command(after_help = DEMO_EXAMPLES)]
     Demo(DemoArgs),
+    /// Puts a running broker under load and checks exclusion and token order.
+    #[command(after_help = BENCH_EXAMPLES)]
+    Bench(BenchArgs),
+    /// Prints the completions of a shell.
+    #[command(after_help = COMPLETIONS_EXAMPLES)]
+    Completions(CompletionsArgs),
+    /// Prints the manual page, or writes those of all commands into a folder.
+    #[command(after_help = MAN_EXAMPLES)]
+    Man(ManArgs),
     #[command(hide = true)]
     DemoWorker(WorkerArgs),
     #[command(hide = true)]
@@ -287,6 +316,7 @@ mod tests {
             (EXAMPLES, 3),
             (SERVE_EXAMPLES, 4),
             (DEMO_EXAMPLES, 3),
+            (BENCH_EXAMPLES, 3),
             (readme, 1),
         ] {
             let examples = examples(text);

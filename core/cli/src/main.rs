@@ -3,14 +3,18 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod bench;
+mod client_options;
 mod demo;
 mod failure;
+mod manual;
 mod process;
 mod serve;
 
 use std::process::ExitCode;
 
-use args::{Command, parse};
+use args::{Cli, Command, parse};
+use clap::CommandFactory;
 
 fn main() -> ExitCode {
     let outcome = parse(std::env::args_os()).and_then(|cli| {
@@ -20,6 +24,9 @@ fn main() -> ExitCode {
         match cli.command {
             Command::Serve(args) => serve::run(&args),
             Command::Demo(args) => demo::run(&args),
+            Command::Bench(args) => bench::run(&args),
+            Command::Completions(args) => manual::completions(&args, &Cli::command()),
+            Command::Man(args) => manual::man(&args, Cli::command()),
             Command::DemoWorker(args) => demo::worker::run(&args),
             Command::DemoLate(args) => demo::late::run(&args),
         }
