@@ -334,8 +334,7 @@ impl Supervisor {
             // A bug: nothing that the engine says can be trusted any more.
             Err(error @ BrokerError::Internal(_)) => Err(error),
             Err(error) => {
-                // What is answered already still leaves.
-                self.engine.finish();
+                // Every request has its answer, and connections end once those have left.
                 let _ = timeout(RELEASES, self.front.drain()).await;
                 Err(error)
             }

@@ -104,6 +104,11 @@ async fn s9_a_reload_changes_who_gets_in_and_a_broken_one_does_not() {
     assert!(refused.to_string().contains("client_tokens"), "{refused}");
     assert!(Peer::connect_with(addr, "").await.is_none());
     Peer::connect_with(addr, "new").await.expect("still let in");
+    // What the broker listens on counts, and that is loopback still.
+    let mut elsewhere = with_tokens(&[]);
+    elsewhere.listen = "0.0.0.0:0".parse().unwrap();
+    broker.reload(&elsewhere).unwrap();
+    Peer::connect_with(addr, "any").await.expect("let in");
     // Connections that are open stay.
     before.granted(&acquire(1, 0, 30, &["k"])).await;
 }

@@ -268,6 +268,16 @@ async fn s6_a_client_that_never_reads_is_closed() {
 }
 
 #[tokio::test]
+async fn s3_tokens_start_above_the_configured_floor() {
+    let mut config = memory_config();
+    config.token_floor = 1 << 62;
+    let broker = Broker::start(config).await.unwrap();
+    let mut peer = Peer::connect(broker.local_addr()).await;
+    let token = peer.granted(&acquire(1, 0, 30, &["k"])).await;
+    assert!(token.get() > 1 << 62);
+}
+
+#[tokio::test]
 async fn s6_limits_are_answered_busy() {
     let mut config = memory_config();
     config.limits.waiters_per_key = 2;

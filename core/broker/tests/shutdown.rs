@@ -60,6 +60,41 @@ async fn s10_releases_are_taken_for_a_second_though_nobody_is_connected() {
 }
 
 #[tokio::test]
+async fn s10_clients_that_hold_nothing_are_answered_for_a_second_too() {
+    let broker = memory_broker().await;
+    let mut peer = Peer::connect(broker.local_addr()).await;
+    let started = Instant::now();
+    let work = async {
+        // Answered while it stops: the first before it has read the request to stop, perhaps.
+        let mut refused = 0;
+        for n in 1.. {
+            peer.send(&acquire(n, 0, 1, &[format!("k{n}").as_str()]))
+                .await;
+            match peer.next().await {
+                Some(Reply::Error { .. }) => refused += 1,
+                Some(Reply::Acquired { token, .. }) => {
+                    peer.send(&release(n, token, &[format!("k{n}").as_str()]))
+                        .await;
+                    peer.reply().await;
+                }
+                other => {
+                    assert_eq!(other, None);
+                    break;
+                }
+            }
+            if refused == 10 {
+                assert_eq!(peer.next().await, None, "closed in the end");
+                break;
+            }
+        }
+        assert_eq!(refused, 10);
+    };
+    let (ended, ()) = tokio::join!(broker.shutdown(), work);
+    ended.unwrap();
+    assert!(started.elapsed() >= Duration::from_secs(1));
+}
+
+#[tokio::test]
 async fn s10_a_client_that_never_reads_does_not_hold_the_stop_up() {
     let mut config = memory_config();
     config.limits.unsent_replies = 1 << 30;

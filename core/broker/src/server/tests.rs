@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::engine::tests::FakeStore;
-use crate::store::{Batch, BoxFuture};
-use ticketing_wire::{HELLO_LEN, KeySet, Reply, Request, RequestId};
+use crate::store::{Batch, BoxFuture, StoredGrant};
+use ticketing_wire::{HELLO_LEN, KeySet, Reply, Request, RequestId, Token};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -95,6 +95,55 @@ async fn s10_a_store_that_never_answers_ends_the_stop_in_time() {
     assert!(begun.elapsed() <= Duration::from_secs(5));
     // Nobody can say what became of the request: no answer.
     assert_eq!(replies(stream).await, []);
+}
+
+#[test]
+fn s7_stored_grants_are_held_for_their_full_lease_from_the_start() {
+    for lease in [1, 30, 250] {
+        let recovered = Recovered {
+            mark: 1 << 21,
+            grants: vec![StoredGrant {
+                token: Token::new(1 << 20).unwrap(),
+                lease,
+                keys: KeySet::new(["a", "b"]).unwrap(),
+            }],
+        };
+        let table = open_table(&Config::default(), &recovered).unwrap();
+        assert_eq!(table.stats().keys, 2);
+        let lease = Duration::from_secs(lease.into());
+        assert_eq!(table.next_deadline(), Some(lease));
+    }
+}
+
+#[tokio::test]
+async fn s10_connections_end_once_the_time_for_releases_is_over() {
+    let (broker, mut stream) = broker(FakeStore::new()).await;
+    tokio::time::pause();
+    let begun = Instant::now();
+    let ended = async {
+        while stream.read_u8().await.is_ok() {}
+        begun.elapsed()
+    };
+    let (_, ended) = tokio::join!(broker.shutdown(), ended);
+    assert!((RELEASES..CONNECTIONS).contains(&ended), "{ended:?}");
+}
+
+#[tokio::test]
+async fn s10_a_request_in_a_commit_that_outlasts_the_stop_gets_its_answer() {
+    let store = FakeStore::new();
+    let (broker, mut stream) = broker(store.clone()).await;
+    stream.write_all(&acquire(1, 0)).await.unwrap();
+    committing(&store).await;
+    let commit = async {
+        tokio::time::sleep(RELEASES + Duration::from_millis(200)).await;
+        store.gate.add_permits(1);
+    };
+    let (ended, replies, ()) = tokio::join!(broker.shutdown(), replies(stream), commit);
+    ended.unwrap();
+    assert!(
+        matches!(replies[..], [Reply::Acquired { .. }]),
+        "{replies:?}"
+    );
 }
 
 #[tokio::test]
