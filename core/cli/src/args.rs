@@ -89,6 +89,8 @@ pub(crate) enum Command {
     DemoWorker(WorkerArgs),
     #[command(hide = true)]
     DemoLate(LateArgs),
+    #[command(hide = true)]
+    DemoCleaner(CleanerArgs),
 }
 
 #[derive(Debug, Args)]
@@ -224,6 +226,13 @@ pub(crate) struct LateArgs {
     pub(crate) transfer: Transfer,
     #[arg(long, value_name = "BOOL", num_args = 1, default_value_t = false, action = clap::ArgAction::Set)]
     pub(crate) unfenced: bool,
+}
+
+/// The process that removes the demo's files, started by `demo`.
+#[derive(Debug, Args)]
+pub(crate) struct CleanerArgs {
+    #[arg(long)]
+    pub(crate) folder: Utf8PathBuf,
 }
 
 /// Reads a command line.

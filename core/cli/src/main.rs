@@ -29,6 +29,7 @@ fn main() -> ExitCode {
             Command::Man(args) => manual::man(&args, Cli::command()),
             Command::DemoWorker(args) => demo::worker::run(&args),
             Command::DemoLate(args) => demo::late::run(&args),
+            Command::DemoCleaner(args) => demo::folder::clean(&args),
         }
     });
     match outcome {

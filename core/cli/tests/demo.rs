@@ -94,7 +94,7 @@ fn a_holder_that_is_stopped_goes_with_the_demo() {
 }
 
 #[test]
-fn a_demo_that_is_killed_takes_its_processes_with_it() {
+fn a_demo_that_is_killed_leaves_no_process_and_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let running = long_demo(folder.path(), "1000000", |process| {
         process.command.contains("demo-worker")
@@ -103,6 +103,7 @@ fn a_demo_that_is_killed_takes_its_processes_with_it() {
     eventually("its processes are gone", || {
         processes_of(folder.path()).is_empty().then_some(())
     });
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
 #[test]

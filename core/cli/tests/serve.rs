@@ -132,16 +132,21 @@ fn s8_a_data_folder_that_is_none_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let file = path(folder.path(), "file");
     fs::write(&file, "something else").unwrap();
-    let (code, line) = refused(&[
-        "serve",
-        "--listen",
-        "127.0.0.1:0",
-        "--log",
-        "off",
-        "--data-dir",
-        &file,
-    ]);
-    assert!(code == 1 && line.contains(&file), "{code} {line}");
+    for folder in [&file, &format!("{file}/below")] {
+        let (code, line) = refused(&[
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+            "--log",
+            "off",
+            "--data-dir",
+            folder,
+        ]);
+        assert!(
+            code == 1 && line.contains(folder) && line.contains("a file is in the way"),
+            "{code} {line}"
+        );
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

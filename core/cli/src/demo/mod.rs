@@ -2,6 +2,7 @@
 
 pub(crate) mod bank;
 mod child;
+pub(crate) mod folder;
 pub(crate) mod late;
 mod stage;
 mod term;
@@ -10,13 +11,13 @@ pub(crate) mod worker;
 
 use std::io::{Write, stdout};
 
-use camino::{Utf8Path, Utf8PathBuf};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::DemoArgs;
 use crate::failure::Failure;
 use bank::Bank;
+use folder::Folder;
 use stage::Stage;
 use verdict::Check;
 
@@ -57,40 +58,6 @@ async fn interrupted() -> Failure {
         _ = hang_up.recv() => SignalKind::hangup(),
     };
     Failure::Signal(u8::try_from(kind.as_raw_value()).unwrap_or(0))
-}
-
-/// Where the demo's files are: removed when this is dropped, or kept.
-struct Folder {
-    path: Utf8PathBuf,
-    _removed: Option<tempfile::TempDir>,
-}
-
-impl Folder {
-    fn new(keep: Option<&Utf8Path>) -> Result<Self, Failure> {
-        if let Some(path) = keep {
-            std::fs::create_dir(path)
-                .map_err(|error| Failure::run(&format!("--keep {path}: cannot make it"), error))?;
-            return Ok(Folder {
-                path: path.to_owned(),
-                _removed: None,
-            });
-        }
-        let fail = |error: &dyn std::fmt::Display| {
-            Failure::run(
-                "cannot make a folder for temporary files, set TMPDIR to another",
-                error,
-            )
-        };
-        let folder = tempfile::Builder::new()
-            .prefix("ticketing-demo-")
-            .tempdir()
-            .map_err(|error| fail(&error))?;
-        let path = Utf8PathBuf::try_from(folder.path().to_owned()).map_err(|error| fail(&error))?;
-        Ok(Folder {
-            path,
-            _removed: Some(folder),
-        })
-    }
 }
 
 async fn demo(args: &DemoArgs) -> Result<(), Failure> {

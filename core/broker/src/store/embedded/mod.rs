@@ -185,7 +185,12 @@ impl Store for EmbeddedStore {
 fn make_dir(dir: &Utf8Path) -> io::Result<()> {
     let is_missing = |dir: &&Utf8Path| !dir.as_str().is_empty() && !dir.is_dir();
     let missing = dir.ancestors().take_while(is_missing).count();
-    std::fs::create_dir_all(dir)?;
+    std::fs::create_dir_all(dir).map_err(|error| match error.kind() {
+        kind @ (io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory) => {
+            io::Error::new(kind, "a file is in the way, choose another data_dir")
+        }
+        _ => error,
+    })?;
     dir.ancestors()
         .skip(1)
         .take(missing)
