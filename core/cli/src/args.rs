@@ -12,6 +12,7 @@ use ticketing_broker::config::{Config, LogFormat, TlsConfig};
 use crate::bench::BenchArgs;
 use crate::demo::bank::Transfer;
 use crate::failure::Failure;
+use crate::init::InitArgs;
 use crate::manual::{CompletionsArgs, ManArgs};
 
 const EXAMPLES: &str = "\
@@ -38,6 +39,14 @@ Examples:
   ticketing demo --keep demo-files
 
 Exit code 0: all of it held. 1: something did not, and the table says what.";
+
+const INIT_EXAMPLES: &str = "\
+Examples:
+  ticketing init /etc/ticketing
+  ticketing init --tls --name broker.example --listen 0.0.0.0:5225 /etc/ticketing
+
+Nothing is ever overwritten, and the key of the CA is kept nowhere. Prints how to start the broker
+and how to connect. Exit code 2: a file is there already, or a word is wrong. 1: cannot write.";
 
 const BENCH_EXAMPLES: &str = "\
 Examples:
@@ -76,6 +85,9 @@ pub(crate) enum Command {
     /// Moves money between accounts under tickets, and shows what a late write does.
     #[command(after_help = DEMO_EXAMPLES)]
     Demo(DemoArgs),
+    /// Writes the files that a broker and its clients need: configuration, token, certificates.
+    #[command(after_help = INIT_EXAMPLES)]
+    Init(InitArgs),
     /// Puts a running broker under load and checks exclusion and token order.
     #[command(after_help = BENCH_EXAMPLES)]
     Bench(BenchArgs),
@@ -263,7 +275,7 @@ fn reason(text: &str) -> String {
     )
 }
 
-fn address(text: &str) -> Result<SocketAddr, String> {
+pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
     let allowed = "allowed: an IP address and a port, like 127.0.0.1:5225 or [::1]:5225";
     text.parse().map_err(|_| allowed.to_owned())
 }
@@ -325,6 +337,7 @@ mod tests {
             (EXAMPLES, 3),
             (SERVE_EXAMPLES, 4),
             (DEMO_EXAMPLES, 3),
+            (INIT_EXAMPLES, 2),
             (BENCH_EXAMPLES, 3),
             (readme, 1),
         ] {

@@ -7,6 +7,7 @@ mod bench;
 mod client_options;
 mod demo;
 mod failure;
+mod init;
 mod manual;
 mod process;
 mod serve;
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
         match cli.command {
             Command::Serve(args) => serve::run(&args),
             Command::Demo(args) => demo::run(&args),
+            Command::Init(args) => init::run(&args),
             Command::Bench(args) => bench::run(&args),
             Command::Completions(args) => manual::completions(&args, &Cli::command()),
             Command::Man(args) => manual::man(&args, Cli::command()),
