@@ -16,6 +16,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::Peer;
+use super::records::Records;
 use crate::addr::Addr;
 use crate::state::Failure;
 
@@ -31,7 +32,7 @@ const USER_TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(super) enum Stream {
     Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
+    Tls(Box<TlsStream<Records<TcpStream>>>),
 }
 
 /// Resolves the name anew and tries all of its addresses.
@@ -108,12 +109,12 @@ async fn tls(
     config: &Arc<ClientConfig>,
     addr: &Addr,
     tcp: TcpStream,
-) -> Result<TlsStream<TcpStream>, Failure> {
+) -> Result<TlsStream<Records<TcpStream>>, Failure> {
     let name = ServerName::try_from(addr.host.clone())
         .map_err(|_| Failure::Other("the host is no name that TLS can verify".into()))?;
     let connector = TlsConnector::from(Arc::clone(config));
     connector
-        .connect(name, tcp)
+        .connect(name, Records::new(tcp))
         .await
         .map_err(|e| other("TLS failed", &e))
 }

@@ -2,6 +2,7 @@
 
 mod connect;
 mod pump;
+mod records;
 
 use std::future::poll_fn;
 use std::sync::Arc;

@@ -16,7 +16,7 @@ use crate::shared::Shared;
 use crate::state::{SessionEnd, SessionId, Transmit};
 
 /// A write or a half-read frame that makes no progress for so long ends the session (C22).
-const STALL: Duration = Duration::from_secs(3);
+pub(super) const STALL: Duration = Duration::from_secs(3);
 const READ_BUFFER: usize = 16 * 1024;
 
 /// What is written at once: one TLS record.
@@ -41,10 +41,11 @@ pub(super) async fn run(shared: &Shared, id: SessionId, stream: Stream) {
             let end = exchange(shared, id, read, write).await;
             close(&tcp, end);
         }
-        Stream::Tls(tls) => {
+        Stream::Tls(mut tls) => {
+            tls.get_mut().0.begin_timing();
             let (mut read, mut write) = tokio::io::split(*tls);
             let end = exchange(shared, id, &mut read, &mut write).await;
-            close(read.unsplit(write).get_ref().0, end);
+            close(read.unsplit(write).get_ref().0.get_ref(), end);
         }
     }
     drop(closed);

@@ -14,3 +14,4 @@ mod secrets;
 mod session;
 mod tickets;
 mod tls;
+mod tls_records;

@@ -7,7 +7,7 @@ use ticketing_client::TicketBroker;
 use ticketing_wire::{Reply, RequestId, Token};
 use tokio::task::JoinSet;
 
-use crate::peer::{Conn, Peer, ask, outcome, secs, soon, ticket, until};
+use crate::peer::{Conn, Peer, ask, encoded, outcome, secs, soon, ticket, until};
 
 /// A client with one session; its second connection waits to be accepted.
 async fn one(peer: &Peer) -> (TicketBroker, Conn) {
@@ -21,12 +21,6 @@ async fn one(peer: &Peer) -> (TicketBroker, Conn) {
 async fn heals(peer: &Peer, broker: &TicketBroker) {
     let mut conn = peer.session().await;
     ticket(broker, &mut conn, "healed", 99).await.keep();
-}
-
-fn encoded(reply: Reply) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    reply.encode(&mut bytes);
-    bytes
 }
 
 #[tokio::test]

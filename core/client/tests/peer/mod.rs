@@ -12,7 +12,7 @@ mod asked;
 mod stream;
 pub mod tls;
 
-use std::io;
+use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -272,14 +272,41 @@ impl Conn {
         self.stream.flush().await.unwrap();
     }
 
+    /// The TLS record that carries these bytes, without sending it.
+    pub fn record(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let Stream::Tls(tls) = &mut self.stream else {
+            panic!("a bare connection has no records")
+        };
+        let (_, session) = tls.get_mut();
+        session.writer().write_all(bytes).unwrap();
+        let mut record = Vec::new();
+        session.write_tls(&mut record).unwrap();
+        record
+    }
+
+    /// A TLS record without data: new keys.
+    pub async fn send_key_update(&mut self) {
+        let Stream::Tls(tls) = &mut self.stream else {
+            panic!("a bare connection has no keys")
+        };
+        tls.get_mut().1.refresh_traffic_keys().unwrap();
+        self.stream.flush().await.unwrap();
+    }
+
+    /// Below TLS.
+    pub async fn send_raw(&mut self, bytes: &[u8]) {
+        match &mut self.stream {
+            Stream::Plain(tcp) => tcp.write_all(bytes).await.unwrap(),
+            Stream::Tls(tls) => tls.get_mut().0.write_all(bytes).await.unwrap(),
+        }
+    }
+
     pub async fn reply(&mut self, reply: Reply) {
         self.try_reply(reply).await.unwrap();
     }
 
     pub async fn try_reply(&mut self, reply: Reply) -> io::Result<()> {
-        let mut bytes = Vec::new();
-        reply.encode(&mut bytes);
-        self.stream.write_all(&bytes).await?;
+        self.stream.write_all(&encoded(reply)).await?;
         self.stream.flush().await
     }
 
@@ -370,6 +397,12 @@ impl Pair {
         self.reply(on, asked.granted(token)).await;
         (on, asked)
     }
+}
+
+pub fn encoded(reply: Reply) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    reply.encode(&mut bytes);
+    bytes
 }
 
 /// An acquire of its own task.
