@@ -17,8 +17,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use crate::peer::{Peer, secs, soon, until};
 
 async fn start_on(listen: SocketAddr) -> Broker {
-    let mut config = Config::default();
-    config.memory = true;
+    let mut config = Config::for_test();
     config.listen = listen;
     Broker::start(config).await.unwrap()
 }
