@@ -36,7 +36,7 @@ impl Asked {
         }
     }
 
-    async fn is_granted(self) {
+    async fn into_ticket(self) {
         let ticket = outcome("a ticket", self.asked).await.unwrap();
         assert_eq!(ticket.token(), 5);
         assert_eq!(self.broker.stats().last_connection_error, None);
@@ -75,7 +75,7 @@ async fn c22_a_tls_record_in_slow_pieces_makes_progress() {
         tokio::time::sleep(Duration::from_millis(900)).await;
     }
     assert!(started.elapsed() > secs(3));
-    t.is_granted().await;
+    t.into_ticket().await;
 }
 
 #[tokio::test]
@@ -92,7 +92,7 @@ async fn c22_tls_records_without_data_are_whole() {
     // Longer than half a record is given.
     tokio::time::sleep(Duration::from_millis(3500)).await;
     t.conn.reply(frame.granted(5)).await;
-    t.is_granted().await;
+    t.into_ticket().await;
 }
 
 #[tokio::test]
@@ -104,5 +104,5 @@ async fn c22_a_process_that_was_stopped_within_a_tls_record_does_not_blame_its_p
     t.conn.send_raw(&t.record[20..]).await;
     // This thread is the client's, too: it stands still for longer than 3 s.
     std::thread::sleep(Duration::from_millis(3500));
-    t.is_granted().await;
+    t.into_ticket().await;
 }
