@@ -18,7 +18,7 @@ const TOOLS: [&str; 14] = [
     "sort", "tee",
 ];
 
-/// A folder that is the whole PATH of a script: [`TOOLS`], a compiler, PostgreSQL, and `tools`
+/// A folder that is the whole PATH of a script: [`TOOLS`], a compiler, PostgreSQL, OpenSSL, and `tools`
 /// as name and shell text.
 fn tools(tools: &[(&str, &str)]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
@@ -28,6 +28,7 @@ fn tools(tools: &[(&str, &str)]) -> TempDir {
     let always = [
         ("cc", "exit 0"),
         ("initdb", "exit 0"),
+        ("openssl", "exit 0"),
         ("shellcheck", "exit 0"),
     ];
     for (name, text) in always.iter().chain(tools) {
