@@ -15,6 +15,10 @@ pub(crate) enum Failure {
     Help(String),
     /// Ended by a signal: exit code 128 + its number, as shells have it.
     Signal(u8),
+    /// Something failed, and the command has an exit code for it.
+    Exit(u8, String),
+    /// The exit code of another program, which has said what there was to say.
+    Code(u8),
 }
 
 impl Failure {
@@ -32,6 +36,8 @@ impl Failure {
                 return ExitCode::SUCCESS;
             }
             Failure::Signal(number) => return ExitCode::from(128 + number),
+            Failure::Code(code) => return ExitCode::from(*code),
+            Failure::Exit(code, _) => *code,
             Failure::Usage(_) => 2,
             Failure::Run(_) => 1,
         };
@@ -43,9 +49,11 @@ impl Failure {
 impl Display for Failure {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Usage(text) | Failure::Run(text) | Failure::Help(text) => {
-                f.write_str(&one_line(text))
-            }
+            Failure::Usage(text)
+            | Failure::Run(text)
+            | Failure::Help(text)
+            | Failure::Exit(_, text) => f.write_str(&one_line(text)),
+            Failure::Code(code) => write!(f, "ended with exit code {code}"),
             Failure::Signal(number) => write!(f, "ended by signal {number}"),
         }
     }

@@ -10,6 +10,7 @@ mod failure;
 mod init;
 mod manual;
 mod process;
+mod run;
 mod serve;
 
 use std::process::ExitCode;
@@ -26,9 +27,11 @@ fn main() -> ExitCode {
             Command::Serve(args) => serve::run(&args),
             Command::Demo(args) => demo::run(&args),
             Command::Init(args) => init::run(&args),
+            Command::Run(args) => run::run(&args),
             Command::Bench(args) => bench::run(&args),
             Command::Completions(args) => manual::completions(&args, &Cli::command()),
             Command::Man(args) => manual::man(&args, Cli::command()),
+            Command::Exec(args) => Err(run::child::exec(&args.command)),
             Command::DemoWorker(args) => demo::worker::run(&args),
             Command::DemoLate(args) => demo::late::run(&args),
             Command::DemoCleaner(args) => demo::folder::clean(&args),
