@@ -65,7 +65,10 @@ pub enum CommitError {
     /// The write or the sync failed. What of the batch survives a crash is not known, and a later
     /// sync that succeeds would prove nothing about it; so nothing is tried again and the broker
     /// stops (S7).
-    #[error("cannot write to the store: {0}")]
+    #[error(
+        "cannot write to the store: {0}; whatever was answered is safe: mend the cause, then start \
+         the broker again"
+    )]
     Failed(#[source] io::Error),
     /// The batch may or may not have taken effect and nothing can tell any more (a replicated
     /// store without an answer).

@@ -9,7 +9,7 @@ use redb::{
 };
 
 use crate::store::batch::Record;
-use crate::store::{Batch, CommitError, Recovered, StoredGrant};
+use crate::store::{Batch, Recovered, StoredGrant};
 
 /// Token → the grant's record, as a [`Batch`] holds it.
 const GRANTS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("grants");
@@ -81,9 +81,8 @@ impl Grants {
     }
 
     /// Commits `batch` in one transaction, that is, one sync.
-    pub(super) fn apply(&mut self, batch: &Batch) -> Result<(), CommitError> {
-        self.try_apply(batch)
-            .map_err(|error| CommitError::Failed(into_io(error)))
+    pub(super) fn apply(&mut self, batch: &Batch) -> io::Result<()> {
+        self.try_apply(batch).map_err(into_io)
     }
 
     fn try_apply(&mut self, batch: &Batch) -> Result<(), redb::Error> {

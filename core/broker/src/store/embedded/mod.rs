@@ -47,6 +47,8 @@ const NEW_DATABASE_FILE: &str = "grants.redb.new";
 /// Keeps grants on this machine's disk: each commit is one sync.
 pub struct EmbeddedStore {
     grants: Grants,
+    /// For errors.
+    file: Utf8PathBuf,
     /// Released last: until the database is closed the folder is not free.
     _lock: File,
 }
@@ -161,6 +163,7 @@ impl EmbeddedStore {
         let (grants, recovered) = Grants::open(database).map_err(of_database)?;
         let store = EmbeddedStore {
             grants,
+            file,
             _lock: lock,
         };
         Ok((store, recovered))
@@ -171,7 +174,10 @@ impl Store for EmbeddedStore {
     fn commit(&mut self, mut batch: Batch) -> BoxFuture<'_, Result<Batch, CommitError>> {
         Box::pin(async move {
             // S7: after a failure the database writes nothing more, not even the mark of a clean end.
-            self.grants.apply(&batch)?;
+            self.grants.apply(&batch).map_err(|error| {
+                let text = format!("{}: {error}", self.file);
+                CommitError::Failed(io::Error::new(error.kind(), text))
+            })?;
             batch.clear();
             Ok(batch)
         })

@@ -240,6 +240,7 @@ async fn s7_a_failed_write_or_sync_is_final() {
         let (grants, _) = open_on(disk.clone()).unwrap();
         let mut store = EmbeddedStore {
             grants,
+            file: "data/grants.redb".into(),
             _lock: tempfile::tempfile().unwrap(),
         };
         let key = KeySet::new(["k"]).unwrap();
@@ -252,7 +253,10 @@ async fn s7_a_failed_write_or_sync_is_final() {
         batch.end(Token::MIN);
         match store.commit(batch.clone()).await {
             Err(CommitError::Failed(error)) => {
-                assert!(error.to_string().contains(message), "{error}")
+                let text = CommitError::Failed(error).to_string();
+                for part in [message, "data/grants.redb: ", "start the broker again"] {
+                    assert!(text.contains(part), "{text:?} lacks {part:?}");
+                }
             }
             other => panic!("{other:?}"),
         }
