@@ -125,3 +125,59 @@ impl Inner {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::task::Wake;
+    use std::time::Instant;
+
+    use super::*;
+
+    /// A bound on what must happen.
+    const SOON: Duration = Duration::from_secs(30);
+
+    struct Bell(mpsc::Sender<u64>, u64);
+
+    impl Wake for Bell {
+        fn wake(self: Arc<Self>) {
+            let _ = self.0.send(self.1);
+        }
+    }
+
+    #[test]
+    fn c17_sleepers_are_woken_in_the_order_of_their_times_and_the_thread_ends() {
+        let alarm = Alarm::default();
+        let (tell, woken) = mpsc::channel();
+        let start = Moment::now();
+        let started = Instant::now();
+        // Each is earlier than the thread knew; the first is withdrawn.
+        let mut sleeps: Vec<_> = [9000, 900, 1200, 600]
+            .map(|ms| {
+                (
+                    ms,
+                    Box::pin(alarm.sleep_until(start + Duration::from_millis(ms))),
+                )
+            })
+            .into();
+        for (ms, sleep) in &mut sleeps {
+            let waker = Waker::from(Arc::new(Bell(tell.clone(), *ms)));
+            let mut cx = Context::from_waker(&waker);
+            assert!(sleep.as_mut().poll(&mut cx).is_pending());
+        }
+        drop(sleeps.remove(0));
+        for expected in [600, 900, 1200] {
+            assert_eq!(woken.recv_timeout(SOON), Ok(expected));
+            assert!(started.elapsed() >= Duration::from_millis(expected));
+        }
+        let mut cx = Context::from_waker(Waker::noop());
+        for (_, sleep) in &mut sleeps {
+            assert!(sleep.as_mut().poll(&mut cx).is_ready());
+        }
+        while alarm.0.lock().has_thread {
+            assert!(started.elapsed() < SOON);
+            thread::yield_now();
+        }
+        assert!(woken.try_recv().is_err(), "the first was withdrawn");
+    }
+}

@@ -186,15 +186,16 @@ mod tests {
             tls: TlsClient(None),
         };
         let driver = tokio::spawn(run(Arc::clone(&shared), Arc::new(peer)));
-        let mut attempts = 0;
-        while attempts < 4 {
-            let error = shared.with(|state, _| state.stats().last_connection_error);
-            if let Some(error) = error {
-                assert!(error.contains("unexpected"), "{error}");
-                attempts = shared.with(|state, _| state.faults());
+        // They are made again.
+        let again = async {
+            while shared.with(|state, _| state.faults()) < 4 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        };
+        let again = tokio::time::timeout(Duration::from_secs(30), again).await;
+        assert!(again.is_ok(), "a link is connecting for ever");
+        let error = shared.with(|state, _| state.stats().last_connection_error);
+        assert!(error.unwrap().contains("unexpected"));
         shared.with(|state, now| state.close(now));
         driver.await.unwrap();
     }
