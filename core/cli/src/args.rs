@@ -13,6 +13,7 @@ use crate::bench::BenchArgs;
 use crate::demo::bank::Transfer;
 use crate::failure::Failure;
 use crate::init::InitArgs;
+use crate::leader::LeaderArgs;
 use crate::manual::{CompletionsArgs, ManArgs};
 use crate::run::{self, RunArgs};
 
@@ -68,6 +69,20 @@ not be started, is not there. Otherwise 75: not granted in time, or the broker o
 its limit. 74: not known whether it was granted. 76: the lease ran out, or would not have sufficed.
 69: not connected. 77: the client token was rejected. 64: wrong usage. 70: anything else.";
 
+const LEADER_EXAMPLES: &str = "\
+Examples:
+  ticketing leader --name scheduler -- ./scheduler
+  ticketing leader --name scheduler --lease 10 -- ./scheduler --verbose
+
+It stands until it leads, then runs the command, with the name in TICKETING_KEY and the fencing
+token of the first term in TICKETING_TOKEN. It leads from term to term as long as the broker grants
+the next one in time; before the end of the last the command gets TERM, then KILL. When the command
+ends, it resigns. To stand again after that, have a service manager start it anew.
+
+Exit code: the command's own, or 128 + the number of the signal that ended it; 76: the leadership
+was lost. 77: the client token was rejected. 2: wrong usage. All else as 'ticketing run --help'
+has it, as with signals, Ctrl-Z and what the command has started itself.";
+
 const BENCH_EXAMPLES: &str = "\
 Examples:
   ticketing bench
@@ -111,6 +126,9 @@ pub(crate) enum Command {
     /// Runs a command while holding a ticket.
     #[command(after_help = RUN_EXAMPLES)]
     Run(RunArgs),
+    /// Runs a command while leading, one leader of a name at a time.
+    #[command(after_help = LEADER_EXAMPLES)]
+    Leader(LeaderArgs),
     /// Puts a running broker under load and checks exclusion and token order.
     #[command(after_help = BENCH_EXAMPLES)]
     Bench(BenchArgs),

@@ -8,6 +8,7 @@ mod client_options;
 mod demo;
 mod failure;
 mod init;
+mod leader;
 mod manual;
 mod process;
 mod run;
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
             Command::Demo(args) => demo::run(&args),
             Command::Init(args) => init::run(&args),
             Command::Run(args) => run::run(&args),
+            Command::Leader(args) => leader::run(&args),
             Command::Bench(args) => bench::run(&args),
             Command::Completions(args) => manual::completions(&args, &Cli::command()),
             Command::Man(args) => manual::man(&args, Cli::command()),

@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
-use support::{PATIENCE, Running, eventually, processes_of, ticketing};
+use support::{PATIENCE, Running, eventually, listens, processes_of, ticketing};
 
 fn broker() -> (Running, String) {
     Running::serve(["--memory"])
@@ -215,16 +215,6 @@ fn a_signal_in_the_line_withdraws_the_waiter() {
     holder.signal(Signal::TERM);
     holder.end();
     assert!(!taken(&address, "k"), "nobody is in the line");
-}
-
-/// Whether the process has a handler for TERM.
-fn listens(process: Pid) -> bool {
-    let status = fs::read_to_string(format!("/proc/{}/status", process.as_raw_nonzero())).unwrap();
-    let caught = status
-        .lines()
-        .find_map(|line| line.strip_prefix("SigCgt:\t"));
-    let caught = u64::from_str_radix(caught.unwrap(), 16).unwrap();
-    caught & 1 << (Signal::TERM.as_raw() - 1) != 0
 }
 
 #[test]

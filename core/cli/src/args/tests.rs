@@ -47,6 +47,7 @@ fn every_example_is_a_command_line() {
         (DEMO_EXAMPLES, 3),
         (INIT_EXAMPLES, 2),
         (RUN_EXAMPLES, 3),
+        (LEADER_EXAMPLES, 2),
         (BENCH_EXAMPLES, 3),
         (readme, 1),
     ] {

@@ -1,7 +1,7 @@
 //! `ticketing run`: a command that runs only while a ticket is held.
 
 pub(crate) mod child;
-mod signals;
+pub(crate) mod signals;
 mod supervisor;
 
 use std::ffi::OsString;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::Args;
 use rustix::process::{Signal, getpid, kill_process};
-use ticketing_client::{ReleaseOutcome, TicketBroker, TicketError, TicketSet};
+use ticketing_client::{ReleaseOutcome, TicketBroker, TicketError};
 
 use crate::client_options::ClientOptions;
 use crate::failure::Failure;
@@ -18,13 +18,13 @@ use signals::{Event, Signals};
 use supervisor::{Action, Supervisor};
 
 /// The exit codes, as sysexits.h and env have them.
-mod code {
-    pub(super) const NOT_CONNECTED: u8 = 69;
-    pub(super) const OTHER: u8 = 70;
-    pub(super) const INDETERMINATE: u8 = 74;
-    pub(super) const NOT_GRANTED: u8 = 75;
-    pub(super) const LEASE: u8 = 76;
-    pub(super) const AUTH: u8 = 77;
+pub(crate) mod code {
+    pub(crate) const NOT_CONNECTED: u8 = 69;
+    pub(crate) const OTHER: u8 = 70;
+    pub(crate) const INDETERMINATE: u8 = 74;
+    pub(crate) const NOT_GRANTED: u8 = 75;
+    pub(crate) const LEASE: u8 = 76;
+    pub(crate) const AUTH: u8 = 77;
 }
 
 /// The command line is wrong.
@@ -98,36 +98,61 @@ async fn under_ticket(args: &RunArgs, broker: &TicketBroker) -> Result<u8, Failu
         keys: ticket.keys().collect::<Vec<_>>().join(" "),
         token: ticket.token(),
     };
-    let mut supervisor = Supervisor::new(margin);
     let command = Supervised::start(&args.command, &environment)?;
-    supervise(&mut supervisor, &command, &ticket, &mut signals).await;
+    let end = supervise(command, margin, || ticket.remaining(), &mut signals).await?;
+    if args.keep {
+        ticket.keep();
+    } else {
+        release(ticket.release().await);
+    }
+    match end {
+        End::Itself(code) => Ok(code),
+        End::RanOut => Err(Failure::Exit(
+            code::LEASE,
+            "the lease ran out, and the command was ended; ask for a longer one".to_owned(),
+        )),
+    }
+}
+
+/// How a command has ended.
+pub(crate) enum End {
+    /// By itself, or by another's signal, with this exit code.
+    Itself(u8),
+    /// For want of lease.
+    RanOut,
+}
+
+/// Watches over `command` until it has ended. It may run as long as more than `margin` is
+/// `remaining`.
+pub(crate) async fn supervise(
+    command: Supervised,
+    margin: Duration,
+    remaining: impl Fn() -> Duration,
+    signals: &mut Signals,
+) -> Result<End, Failure> {
+    let mut supervisor = Supervisor::new(margin);
+    watch(&mut supervisor, &command, remaining, signals).await;
     let ran_out = supervisor.ran_out();
     if ran_out {
         // What the command has left behind in its group goes too.
         command.send(Signal::KILL);
     }
     let code = command.wait()?;
-    if args.keep {
-        ticket.keep();
+    Ok(if ran_out {
+        End::RanOut
     } else {
-        release(&ticket).await;
-    }
-    if ran_out {
-        let text = "the lease ran out, and the command was ended; ask for a longer one".to_owned();
-        return Err(Failure::Exit(code::LEASE, text));
-    }
-    Ok(code)
+        End::Itself(code)
+    })
 }
 
-/// Until the command has ended.
-async fn supervise(
+async fn watch(
     supervisor: &mut Supervisor,
     command: &Supervised,
-    ticket: &TicketSet,
+    remaining: impl Fn() -> Duration,
     signals: &mut Signals,
 ) {
     loop {
-        let idle = supervisor.idle_for(ticket.remaining()).min(LOOK);
+        let idle = supervisor.idle_for(remaining()).min(LOOK);
         let event = tokio::select! {
             biased;
             event = signals.next() => event,
@@ -136,7 +161,7 @@ async fn supervise(
         if command.has_ended() {
             return;
         }
-        let remaining = ticket.remaining();
+        let remaining = remaining();
         let mut actions = Vec::new();
         // First: it may have stopped before this process goes on.
         if command.has_stopped() {
@@ -161,8 +186,8 @@ async fn supervise(
 }
 
 /// The command's exit code stands, whatever becomes of the release.
-async fn release(ticket: &TicketSet) {
-    match ticket.release().await {
+pub(crate) fn release(outcome: Result<ReleaseOutcome, TicketError>) {
+    match outcome {
         Ok(ReleaseOutcome::Released) => {}
         Ok(ReleaseOutcome::NotCurrent) => eprintln!(
             "warning: the lease had ended before the release; only a fenced write was safe"
@@ -173,7 +198,8 @@ async fn release(ticket: &TicketSet) {
     }
 }
 
-fn not_granted(error: &TicketError) -> Failure {
+/// The exit code of a ticket that was not granted, and why.
+pub(crate) fn not_granted(error: &TicketError) -> Failure {
     let code = match error {
         TicketError::Timeout { .. }
         | TicketError::Busy { .. }
@@ -193,7 +219,7 @@ fn default_margin(lease: Duration) -> Duration {
     (lease / 10).clamp(Duration::from_millis(500), Duration::from_secs(5))
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let allowed = || "allowed: seconds, like 5 or 0.5".to_owned();
     let number: f64 = text.parse().map_err(|_| allowed())?;
     Duration::try_from_secs_f64(number).map_err(|_| allowed())

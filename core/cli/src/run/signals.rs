@@ -10,7 +10,7 @@ use crate::failure::Failure;
 
 /// What a signal says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Event {
+pub(crate) enum Event {
     /// Look again.
     Nothing,
     /// A child has ended, stopped or gone on.
@@ -33,10 +33,10 @@ const OTHERS: [(Signal, Event); 6] = [
 ];
 
 /// Listens to signals; while it does, none of them has its usual effect.
-pub(super) struct Signals(Vec<(unix::Signal, Event)>);
+pub(crate) struct Signals(Vec<(unix::Signal, Event)>);
 
 impl Signals {
-    pub(super) fn listen() -> Result<Self, Failure> {
+    pub(crate) fn listen() -> Result<Self, Failure> {
         let ending = ENDING.map(|signal| (signal, Event::Forward(signal)));
         let all = ending.into_iter().chain(OTHERS);
         let streams = all.map(|(number, event)| {
@@ -49,7 +49,7 @@ impl Signals {
     }
 
     /// What the next signal says.
-    pub(super) async fn next(&mut self) -> Event {
+    pub(crate) async fn next(&mut self) -> Event {
         poll_fn(|cx| {
             for (stream, event) in &mut self.0 {
                 if stream.poll_recv(cx).is_ready() {
@@ -62,7 +62,7 @@ impl Signals {
     }
 
     /// The number of the next signal that asks this process to end. One that asks it to stop does.
-    pub(super) async fn asked_to_end(&mut self) -> u8 {
+    pub(crate) async fn asked_to_end(&mut self) -> u8 {
         loop {
             match self.next().await {
                 Event::Forward(signal) if ENDING.contains(&signal) => {

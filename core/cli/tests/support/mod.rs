@@ -181,3 +181,14 @@ pub fn processes_of(folder: &Path) -> Vec<Seen> {
     })
     .collect()
 }
+
+/// Whether the process has a handler for TERM.
+pub fn listens(process: Pid) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", process.as_raw_nonzero()))
+        .expect("it runs");
+    let caught = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigCgt:\t"));
+    let caught = u64::from_str_radix(caught.expect("a line"), 16).expect("hex");
+    caught & 1 << (Signal::TERM.as_raw() - 1) != 0
+}
