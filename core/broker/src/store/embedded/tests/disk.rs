@@ -1,9 +1,15 @@
 //! A disk in memory that remembers what was not synced, so that a test can crash it anywhere.
 
 use std::io;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rand::RngExt;
+use rand::rngs::StdRng;
 use redb::StorageBackend;
+
+/// What a disk writes at once.
+const SECTOR: usize = 512;
 
 /// A disk; clones share it.
 #[derive(Debug, Clone, Default)]
@@ -19,7 +25,8 @@ struct State {
     unsynced: Vec<Op>,
     /// What the last sync found: the bytes before, and what it had to make safe.
     last_sync: (Vec<u8>, Vec<Op>),
-    fault: Option<Fault>,
+    /// What goes wrong, after how many operations that it could hit.
+    fault: Option<(Fault, usize)>,
     attempts_after_fault: usize,
 }
 
@@ -31,10 +38,27 @@ pub(super) enum Op {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// The next write, or growth, finds the disk full.
+    /// A write, or growth, finds the disk full.
     Full,
-    /// The next sync fails.
+    /// A sync fails.
     Sync,
+    /// The power fails: this operation and all later ones do.
+    Power,
+    /// The process is killed: likewise, but what was written can be read by the next one.
+    Kill,
+    /// Nothing.
+    None,
+}
+
+impl Fault {
+    fn hits(self, kind: Fault) -> bool {
+        self == kind || self.is_end()
+    }
+
+    /// Whether nothing works after it.
+    fn is_end(self) -> bool {
+        matches!(self, Fault::Power | Fault::Kill)
+    }
 }
 
 impl Op {
@@ -92,7 +116,77 @@ impl Disk {
     }
 
     pub(super) fn fail_next(&self, fault: Fault) {
-        self.state().fault = Some(fault);
+        self.fail_at(fault, 0);
+    }
+
+    /// Like [`fail_next`](Disk::fail_next), after `count` operations that the fault could have hit.
+    pub(super) fn fail_at(&self, fault: Fault, count: usize) {
+        self.state().fault = Some((fault, count));
+    }
+
+    /// The disk as the next process finds it.
+    pub(super) fn after_a_kill(&self) -> Disk {
+        let state = self.state();
+        Disk(Arc::new(Mutex::new(State {
+            now: state.now.clone(),
+            synced: state.synced.clone(),
+            unsynced: state.unsynced.clone(),
+            ..State::default()
+        })))
+    }
+
+    /// What is left without power: all that was synced, and of each later write all, nothing or a
+    /// part, in any order.
+    pub(super) fn after_power_loss(&self, random: &mut StdRng) -> Vec<u8> {
+        let state = self.state();
+        let mut left = state.synced.clone();
+        // Sizes are kept in a journal of their own.
+        let sizes = state
+            .unsynced
+            .iter()
+            .filter(|op| matches!(op, Op::SetLen(_)));
+        let mut sizes_left = random.random_range(0..=sizes.count());
+        // Often the writes arrive as they were made, up to the last one or nearly.
+        let mut in_order = match random.random_range(0..4) {
+            0 => usize::MAX,
+            1 => random.random_range(0..=state.unsynced.len()),
+            _ => 0,
+        };
+        if in_order > 0 {
+            sizes_left = usize::MAX;
+        }
+        for op in &state.unsynced {
+            if in_order > 0 {
+                in_order -= 1;
+                op.apply(&mut left);
+                continue;
+            }
+            match op {
+                Op::SetLen(_) if sizes_left > 0 => {
+                    sizes_left -= 1;
+                    op.apply(&mut left);
+                }
+                Op::SetLen(_) => {}
+                Op::Write { at, bytes } => {
+                    let within = bytes.len().min(left.len().saturating_sub(*at));
+                    let mut keep = |part: Range<usize>| {
+                        left[at + part.start..at + part.end].copy_from_slice(&bytes[part]);
+                    };
+                    match random.random_range(0..4) {
+                        0 => {}
+                        1 => keep(0..within),
+                        // Torn at a byte.
+                        2 => keep(0..random.random_range(0..=within)),
+                        // Any of its sectors.
+                        _ => (0..within)
+                            .step_by(SECTOR)
+                            .filter(|_| random.random_bool(0.5))
+                            .for_each(|from| keep(from..within.min(from + SECTOR))),
+                    }
+                }
+            }
+        }
+        left
     }
 
     /// Writes, growths and syncs that were tried after the fault.
@@ -103,7 +197,13 @@ impl Disk {
 
 impl State {
     fn change(&mut self, op: Op) -> io::Result<()> {
-        self.check(Fault::Full)?;
+        if let Err(error) = self.check(Fault::Full) {
+            if matches!(self.fault, Some((Fault::Power, _))) && self.attempts_after_fault == 1 {
+                // The power may fail in the middle of it.
+                self.unsynced.push(op);
+            }
+            return Err(error);
+        }
         op.apply(&mut self.now);
         self.unsynced.push(op);
         Ok(())
@@ -112,15 +212,30 @@ impl State {
     fn check(&mut self, kind: Fault) -> io::Result<()> {
         if self.attempts_after_fault > 0 {
             self.attempts_after_fault += 1;
-        } else if self.fault == Some(kind) {
-            self.attempts_after_fault = 1;
-            return Err(match kind {
-                Fault::Full => io::ErrorKind::StorageFull.into(),
-                Fault::Sync => io::Error::other("the disk does not answer"),
-            });
+            return match self.fault {
+                Some((fault, _)) if fault.is_end() => Err(gone()),
+                _ => Ok(()),
+            };
         }
-        Ok(())
+        match &mut self.fault {
+            Some((fault, count)) if fault.hits(kind) => {
+                if *count > 0 {
+                    *count -= 1;
+                    return Ok(());
+                }
+                self.attempts_after_fault = 1;
+                Err(match fault {
+                    Fault::Full => io::ErrorKind::StorageFull.into(),
+                    _ => gone(),
+                })
+            }
+            _ => Ok(()),
+        }
     }
+}
+
+fn gone() -> io::Error {
+    io::Error::other("the disk does not answer")
 }
 
 impl StorageBackend for Disk {

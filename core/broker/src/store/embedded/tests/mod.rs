@@ -2,8 +2,10 @@
 
 mod disk;
 mod folder;
+mod power;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use proptest::prelude::*;
 use proptest::sample::Index;
