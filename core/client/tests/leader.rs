@@ -210,8 +210,11 @@ async fn a_leader_that_dies_is_followed_when_its_lease_has_run_out() {
             let client = TicketBroker::connect(addr).unwrap();
             elected(&Candidate::new(&client, "name").lease(secs(3))).await
         });
+        let token = leader.token();
+        // It dies without a word: not even its ticket is dropped.
+        std::mem::forget(leader);
         runtime.shutdown_background();
-        leader.token()
+        token
     })
     .await
     .unwrap();
