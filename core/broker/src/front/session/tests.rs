@@ -84,6 +84,130 @@ async fn s5_what_was_left_over_is_written_in_order() {
 }
 
 #[tokio::test]
+async fn s5_a_grant_beside_a_violation_is_undone() {
+    let engine = engine();
+    let (mut client, stream) = duplex(100);
+    let mut session = Session::new(&engine, stream, 1 << 20);
+    let bytes = [acquire(1, "a"), b"?\0\0".to_vec()].concat();
+    client.write_all(&bytes).await.unwrap();
+    assert!(matches!(poll_once(&mut session).await, Some(End::Fault(_))));
+    drop(session);
+    assert_eq!(engine.stats().grants, 0, "nobody was told of it");
+}
+
+#[tokio::test]
+async fn s5_half_closed_a_session_ends_once_all_is_written() {
+    let engine = engine();
+    let (mut client, stream) = duplex(15);
+    let mut session = Session::new(&engine, stream, 1 << 20);
+    client.write_all(&acquire(1, "a")).await.unwrap();
+    assert!(poll_once(&mut session).await.is_none());
+    client.shutdown().await.unwrap();
+    let end = poll_once(&mut session).await;
+    assert!(end.is_none(), "four bytes of the reply are left: {end:?}");
+    client.read_exact(&mut [0; 15]).await.unwrap();
+    assert!(matches!(poll_once(&mut session).await, Some(End::Answered)));
+    client.read_exact(&mut [0; GRANT - 15]).await.unwrap();
+}
+
+/// Keeps what is written until it is flushed, as TLS does.
+#[derive(Default)]
+struct Buffered {
+    input: Vec<u8>,
+    written: Vec<u8>,
+    flushed: Vec<u8>,
+}
+
+impl AsyncRead for Buffered {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.input.is_empty() {
+            return Poll::Pending;
+        }
+        buf.put_slice(&std::mem::take(&mut self.input));
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Buffered {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.written.extend_from_slice(bytes);
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let written = std::mem::take(&mut self.written);
+        self.flushed.extend(written);
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[tokio::test]
+async fn replies_are_flushed() {
+    let engine = engine();
+    let stream = Buffered {
+        input: acquire(1, "a"),
+        ..Buffered::default()
+    };
+    let mut session = Session::new(&engine, stream, 1 << 20);
+    assert!(poll_once(&mut session).await.is_none());
+    assert_eq!(session.stream().flushed.len(), GRANT);
+}
+
+#[tokio::test]
+async fn s6_a_session_whose_client_reads_again_is_small_again() {
+    const MANY: usize = 1000;
+    let engine = engine();
+    let (mut client, stream) = duplex(MANY * 14);
+    let mut session = Session::new(&engine, stream, 1 << 20);
+    for turn in 0..3 {
+        let bytes = (1..=MANY as u64).flat_map(|n| acquire(n, "a"));
+        client.write_all(&bytes.collect::<Vec<u8>>()).await.unwrap();
+        assert!(poll_once(&mut session).await.is_none(), "turn {turn}");
+    }
+    assert!(session.unsent.capacity() > MANY);
+    let mut replies = vec![0; GRANT + (3 * MANY - 1) * 11];
+    tokio::select! {
+        read = client.read_exact(&mut replies) => { read.unwrap(); }
+        end = session.run() => panic!("{end}"),
+    }
+    assert!(session.unsent.capacity() <= 256);
+}
+
+#[tokio::test]
+async fn s6_nothing_is_read_while_the_open_batch_is_full() {
+    let tokens = TokenSource::new(0, 0, Box::new(|| 1)).unwrap();
+    let table = LockTable::new(TableLimits::default(), tokens);
+    // Replies are held, and no committer takes them.
+    let engine = Engine::new(table, Instant::now(), true);
+    let other = engine.connect();
+    let mut n = 0;
+    while !engine.is_full() {
+        let bytes: Vec<u8> = (n + 1..n + 1000).flat_map(|n| acquire(n, "a")).collect();
+        let (mut out, mut wakers) = (Outbox::default(), Vec::new());
+        let waker = Waker::noop();
+        engine.drive(other, &bytes, Input::Open, waker, &mut out, &mut wakers);
+        n += 1000;
+    }
+    let (mut client, stream) = duplex(100);
+    let mut session = Session::new(&engine, stream, 1 << 20);
+    client.write_all(&acquire(1, "free")).await.unwrap();
+    assert!(poll_once(&mut session).await.is_none());
+    assert_eq!(engine.stats().grants, 1, "that of the other connection");
+}
+
+#[tokio::test]
 async fn s6_unsent_replies_are_bounded() {
     let engine = engine();
     let (mut client, stream) = duplex(15);
