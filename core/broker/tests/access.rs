@@ -275,6 +275,8 @@ async fn tls_carries_the_same_protocol() {
         peer.stream.shutdown().await.unwrap();
         let mut rest = peer.rest().await;
         rest.sort_by_key(ticketing_wire::Reply::id);
+        // The broker's own end of TLS, and not a cut.
+        assert_eq!(peer.stream.read(&mut [0]).await.unwrap(), 0);
         assert_eq!(rest.len(), 2, "version {n}: {rest:?}");
         // The end may come before the release is read, or with it.
         assert_eq!(rest[1], ticketing_wire::Reply::Released { id: id(5000) });

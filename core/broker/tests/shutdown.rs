@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use common::*;
 use ticketing_broker::Broker;
 use ticketing_wire::{ErrorCode, Reply};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 #[tokio::test]
@@ -92,6 +93,40 @@ async fn s10_clients_that_hold_nothing_are_answered_for_a_second_too() {
     let (ended, ()) = tokio::join!(broker.shutdown(), work);
     ended.unwrap();
     assert!(started.elapsed() >= Duration::from_secs(1));
+}
+
+#[tokio::test]
+async fn s10_clients_that_go_on_sending_are_not_reset() {
+    let broker = memory_broker().await;
+    let mut clients = Vec::new();
+    for _ in 0..50 {
+        let peer = Peer::connect(broker.local_addr()).await;
+        let (mut read, mut write) = peer.stream.into_split();
+        // Until the broker's end is seen, and never with nothing under way.
+        let sender = tokio::spawn(async move {
+            while write.write_all(&acquire(1, 0, 0, &["k"])).await.is_ok() {
+                tokio::task::yield_now().await;
+            }
+        });
+        clients.push(async move {
+            let mut bytes = [0; 4096];
+            let end = loop {
+                match read.read(&mut bytes).await {
+                    Ok(1..) => {}
+                    end => break end,
+                }
+            };
+            sender.abort();
+            end
+        });
+    }
+    let ends = async {
+        for client in clients {
+            assert_eq!(soon("the end", client).await.unwrap(), 0);
+        }
+    };
+    let (ended, ()) = tokio::join!(broker.shutdown(), ends);
+    ended.unwrap();
 }
 
 #[tokio::test]
