@@ -134,6 +134,33 @@ fn configure(stream: &TcpStream) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
+    use crate::engine::tests::engine;
+    use ticketing_wire::HELLO_LEN;
+    use tokio::io::duplex;
+
+    /// Closing at once would reset the connection of a client that goes on sending.
+    #[tokio::test(start_paused = true)]
+    async fn s5_after_the_last_reply_the_clients_end_is_waited_for() {
+        let config = Config::for_test();
+        let access = Access::load(&config).unwrap();
+        let shared = Shared::new(engine(false), access, &config.limits);
+        let (mut client, stream) = duplex(1000);
+        let deadline = Instant::now() + shared.auth_timeout;
+        let serving = serve(&shared, shared.access(), stream, config.listen, deadline);
+        let client = async {
+            client.read_exact(&mut [0; HELLO_LEN]).await.unwrap();
+            client.write_all(&[0; AUTH_LEN]).await.unwrap();
+            assert_eq!(client.read_u8().await.unwrap(), ACCEPTED);
+            shared.engine.finish();
+            assert_eq!(client.read(&mut [0]).await.unwrap(), 0);
+            tokio::time::sleep(LINGER / 2).await;
+            client.write_all(&[0; 100]).await.expect("it still reads");
+            tokio::time::sleep(LINGER).await;
+            client.write_all(&[0]).await.expect_err("it is gone");
+        };
+        tokio::join!(serving, client);
+    }
 
     #[cfg(target_os = "linux")]
     #[tokio::test]

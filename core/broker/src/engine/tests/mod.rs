@@ -19,7 +19,7 @@ use crate::store::{Batch, BoxFuture, CommitError, Record, Store};
 use crate::table::{ConnId, LockTable, TableLimits};
 use crate::token::TokenSource;
 
-fn engine(hold: bool) -> Arc<Engine> {
+pub(crate) fn engine(hold: bool) -> Arc<Engine> {
     let tokens = TokenSource::new(0, 0, Box::new(|| 1)).unwrap();
     let table = LockTable::new(TableLimits::default(), tokens);
     Arc::new(Engine::new(table, Instant::now(), hold))
