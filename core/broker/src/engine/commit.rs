@@ -140,8 +140,10 @@ impl Engine {
 
     /// S7: nobody can say what of `work` survives a crash, nor what of the later batch would.
     fn fail(&self, mut work: Work) {
-        self.full.store(false, Ordering::Relaxed);
         self.change(|state, now| {
+            // A lease that has just run out may make room for a waiter. That grant is not on disk
+            // either: while replies are held, its `I` is among those below.
+            state.table.tick(now, &mut state.effects);
             let State {
                 table,
                 effects,
@@ -160,7 +162,6 @@ impl Engine {
                 effects.deliver(held.conn, Reply::Indeterminate { id });
             }
             table.refuse_waiters(now, None, effects);
-            effects.undeliverable.clear();
             effects.wake_all();
         });
     }

@@ -122,6 +122,8 @@ async fn s10_connections_end_once_the_time_for_releases_is_over() {
     let begun = Instant::now();
     let ended = async {
         while stream.read_u8().await.is_ok() {}
+        // The broker waits for this client's end now, and takes nobody new.
+        assert!(TcpStream::connect(broker.local_addr()).await.is_err());
         begun.elapsed()
     };
     let (_, ended) = tokio::join!(broker.shutdown(), ended);

@@ -155,6 +155,40 @@ async fn s7_after_a_failed_commit_waiters_are_told_not_active() {
     assert_eq!(store.commits().len(), 1);
 }
 
+#[tokio::test(start_paused = true)]
+async fn s7_a_lease_that_ends_with_a_failed_commit_is_granted_to_nobody() {
+    let Pipeline {
+        engine,
+        store,
+        committer,
+    } = pipeline(FakeStore::failing());
+    // No timer runs: the lease's end is seen when the failure is.
+    let (mut failing, mut waiting) = (Peer::new(&engine), Peer::new(&engine));
+    failing.send(&acquire(1, 0, 1, &["k"]));
+    waiting.send(&acquire(1, 30, 30, &["k"]));
+    settled().await;
+    tokio::time::advance(Duration::from_secs(1)).await;
+    store.finish_one().await;
+    assert!(committer.await.unwrap().is_err());
+    assert_eq!(failing.replies(), [indeterminate(1)]);
+    assert_eq!(waiting.replies(), [indeterminate(1)], "it was never stored");
+}
+
+#[tokio::test(start_paused = true)]
+async fn s7_a_failed_commit_wakes_the_idle_and_the_paused() {
+    let Pipeline { engine, store, .. } = pipeline(FakeStore::failing());
+    let (mut failing, mut idle) = (Peer::new(&engine), Peer::new(&engine));
+    let wakes = Wakes::default();
+    idle.drive_with(&wakes.waker());
+    failing.send(&acquire(1, 0, 30, &["k"]));
+    settled().await;
+    assert_eq!(wakes.count(), 0);
+    store.finish_one().await;
+    assert_eq!(wakes.count(), 1, "it comes by and finds that it ends");
+    idle.replies();
+    assert_eq!(idle.step, Step::Finish);
+}
+
 /// Sixty-four clients, each with one request at a time, and a sync of 40 ms: how many requests the
 /// later commits hold. `slow` of them take 20 ms to come back, all others no time.
 async fn closed_loop(slow: usize) -> Vec<usize> {
@@ -249,8 +283,12 @@ async fn s6_a_stalled_store_makes_connections_wait() {
         peer.send(&release(next, next, &["other"]));
         next += 1;
     }
+    let wakes = Wakes::default();
+    peer.drive_with(&wakes.waker());
     assert!(engine.pause(peer.id));
+    assert_eq!(wakes.count(), 0);
     store.finish_one().await;
+    assert!(wakes.count() > 0, "it reads on");
     assert!(!engine.is_full(), "taken");
     let replies = peer.replies();
     assert_eq!(

@@ -5,8 +5,9 @@ mod ends;
 mod random;
 
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::Waker;
+use std::task::{Wake, Waker};
 use std::time::Duration;
 
 use ticketing_wire::{ErrorCode, KeySet, Reply, Request, RequestId, Token};
@@ -187,6 +188,29 @@ fn indeterminate(n: u64) -> Reply {
     Reply::Indeterminate { id: id(n) }
 }
 
+/// Counts how often a task would be woken.
+#[derive(Default)]
+struct Wakes(Arc<Count>);
+
+#[derive(Default)]
+struct Count(AtomicUsize);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Wakes {
+    fn waker(&self) -> Waker {
+        self.0.clone().into()
+    }
+
+    fn count(&self) -> usize {
+        self.0.0.load(Ordering::Relaxed)
+    }
+}
+
 /// A connection's task, done by hand.
 struct Peer {
     engine: Arc<Engine>,
@@ -222,6 +246,15 @@ impl Peer {
         }
         self.out.clear();
         replies
+    }
+
+    /// Calls with nothing read; `waker` is woken from then on.
+    fn drive_with(&mut self, waker: &Waker) {
+        let mut out = Outbox::default();
+        self.step = self
+            .engine
+            .drive(self.id, &[], Input::Open, waker, &mut out, &mut Vec::new());
+        self.out.append(&mut out);
     }
 
     fn send(&mut self, bytes: &[u8]) -> Vec<Reply> {
