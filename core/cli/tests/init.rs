@@ -67,10 +67,13 @@ async fn a_broker_starts_from_it_and_clients_connect_by_tls_with_the_token() {
     let (_broker, address) = serve(&dir);
     let port = address.rsplit(':').next().unwrap();
 
-    for host in ["localhost", "127.0.0.1"] {
+    for host in ["localhost", "127.0.0.1", "127.0.0.2"] {
         let (ready, error) = connects(&format!("{host}:{port}"), token, ca()).await;
         assert!(ready, "{host}: {error:?}");
     }
+    let foreign = format!("127.0.0.3:{port}");
+    let (ready, error) = connects(&foreign, token, ca()).await;
+    assert!(!ready, "the certificate does not name it: {error:?}");
     let (ready, error) = connects(&address, "another", ca()).await;
     assert!(!ready, "a wrong token: {error:?}");
     let (ready, error) = connects(&address, token, TlsMode::SystemRoots).await;
