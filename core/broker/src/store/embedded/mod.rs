@@ -69,7 +69,7 @@ pub enum OpenError {
         owner: String,
     },
     /// The system refused something.
-    #[error("cannot use the data directory {dir}: {what}: {source}")]
+    #[error("cannot use the data directory {dir}: {what}: {source}{}", cure(.source))]
     Io {
         /// The data directory.
         dir: Utf8PathBuf,
@@ -114,6 +114,22 @@ pub enum OpenError {
     },
 }
 
+/// What to do about the system's refusal.
+fn cure(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::IsADirectory => {
+            "; a folder is in the way, move it away or choose another data_dir"
+        }
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            "; let the broker's user write there, or choose another data_dir"
+        }
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "; make room there, or choose another data_dir"
+        }
+        _ => "",
+    }
+}
+
 impl EmbeddedStore {
     /// Opens the data directory `dir`, or makes it, and reads what it holds. Blocks.
     ///
@@ -147,10 +163,7 @@ impl EmbeddedStore {
                 reason,
             },
         };
-        if !file
-            .try_exists()
-            .map_err(failed("looking for the database"))?
-        {
+        if !is_there(&file).map_err(failed("looking for the database"))? {
             // A crash must not leave half a database that the next start would refuse.
             let new = dir.join(NEW_DATABASE_FILE);
             remove_if_there(&new).map_err(failed("removing an unfinished database"))?;
@@ -216,6 +229,20 @@ fn sync_dir(dir: &Utf8Path) -> io::Result<()> {
         File::open(dir)?.sync_all()
     } else {
         Ok(())
+    }
+}
+
+/// Whether there is a file of this name. A link to nothing is no reason to begin anew: what it
+/// points to may not be mounted yet.
+fn is_there(file: &Utf8Path) -> io::Result<bool> {
+    match file.symlink_metadata() {
+        Ok(found) if found.is_symlink() && !file.try_exists()? => Err(io::Error::new(
+            io::ErrorKind::NotFound,
+            format!("{file} is a link to nothing: mount what it points to, or remove the link"),
+        )),
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

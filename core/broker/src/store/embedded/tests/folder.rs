@@ -92,6 +92,11 @@ fn s8_another_programs_database_is_refused() {
     write.commit().unwrap();
     drop(database);
     assert!(refusal(&path).contains("not a Ticketing database"));
+    // redb has it open for a moment; what they have in it stays.
+    let database = redb::Database::open(path.join(DATABASE_FILE)).unwrap();
+    let read = redb::ReadableDatabase::begin_read(&database).unwrap();
+    read.open_table(TableDefinition::<&str, &str>::new("theirs"))
+        .expect("their table");
 }
 
 #[test]

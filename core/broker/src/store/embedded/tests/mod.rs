@@ -155,6 +155,9 @@ fn crashes(before: &[u8], ops: &[Op], picks: &[u64]) -> Vec<Vec<u8>> {
     images
 }
 
+/// redb's pages.
+const PAGE: usize = 4096;
+
 /// Few for every day, many with `TICKETING_LONG=1`.
 fn cases() -> u32 {
     if std::env::var_os("TICKETING_LONG").is_some() {
@@ -220,8 +223,12 @@ proptest! {
         drop(grants);
         let image = disk.bytes();
         let header = (0..512).map(|at| (at, 0x40));
+        // One in every page, and more of them anywhere.
+        let page = |n: usize, at: &Index| (n * PAGE + at.index(PAGE)).min(image.len() - 1);
+        let paged = (0..image.len() / PAGE).map(|n| (n, &flips[n % flips.len()]));
+        let paged = paged.map(|(n, (at, flip))| (page(n, at), flip | 1));
         let anywhere = flips.iter().map(|(at, flip)| (at.index(image.len()), flip | 1));
-        for (at, flip) in header.chain(anywhere) {
+        for (at, flip) in header.chain(paged).chain(anywhere) {
             let mut damaged = image.clone();
             damaged[at] ^= flip;
             if let Ok((_, recovered)) = open_on(Disk::holding(damaged)) {
