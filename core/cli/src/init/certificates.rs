@@ -12,7 +12,7 @@ use crate::failure::Failure;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// For so long they are valid.
-const VALID_DAYS: u32 = 3650;
+pub(super) const VALID_DAYS: u32 = 3650;
 /// Clocks of clients may be behind.
 const EARLIER_DAYS: u32 = 1;
 /// By these the broker's own machine reaches it.

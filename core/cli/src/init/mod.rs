@@ -10,7 +10,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use clap::Args;
 
 use crate::failure::Failure;
-use certificates::Certificates;
+use certificates::{Certificates, VALID_DAYS};
 use files::{File, write_all};
 
 const CONFIG: &str = "broker.toml";
@@ -46,7 +46,7 @@ pub(crate) fn run(args: &InitArgs) -> Result<(), Failure> {
         File::secret(CLIENT_TOKEN, format!("{token}\n")),
     ];
     if args.tls {
-        let made = Certificates::make(&args.names)?;
+        let made = Certificates::make(&certificate_names(args))?;
         files.push(File::public(CA, made.ca));
         files.push(File::public(CERT, made.cert));
         files.push(File::secret(KEY, made.key));
@@ -98,14 +98,25 @@ fn config(args: &InitArgs, dir: &Utf8Path, token: &str) -> String {
     text
 }
 
-/// Where a client on this machine, or one that knows the first name, reaches the broker.
+/// The names asked for, and the address that the broker listens on unless that is any.
+fn certificate_names(args: &InitArgs) -> Vec<String> {
+    let mut names = args.names.clone();
+    if !args.listen.ip().is_unspecified() {
+        names.push(args.listen.ip().to_string());
+    }
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+/// Where clients reach the broker: no name leads to one that listens on loopback.
 fn client_address(args: &InitArgs) -> String {
-    let port = args.listen.port();
-    match (args.names.first(), args.listen.ip().is_unspecified()) {
-        (Some(name), _) if name.contains(':') => format!("[{name}]:{port}"),
-        (Some(name), _) => format!("{name}:{port}"),
-        (None, true) => format!("localhost:{port}"),
-        (None, false) => args.listen.to_string(),
+    let (ip, port) = (args.listen.ip(), args.listen.port());
+    match args.names.first() {
+        Some(name) if !ip.is_loopback() && name.contains(':') => format!("[{name}]:{port}"),
+        Some(name) if !ip.is_loopback() => format!("{name}:{port}"),
+        None if ip.is_unspecified() => format!("localhost:{port}"),
+        _ => args.listen.to_string(),
     }
 }
 
@@ -123,25 +134,40 @@ fn instructions(args: &InitArgs, dir: &Utf8Path) -> String {
     } else {
         Default::default()
     };
-    let note = if args.tls {
-        "The key of the CA is kept nowhere: for another certificate, init another folder.\n\n"
+    let mut note = String::new();
+    if args.tls {
+        let _ = write!(
+            note,
+            "The certificates are valid for {VALID_DAYS} days. The key of the CA is kept nowhere: for another\n\
+             certificate, init another folder.\n\n"
+        );
+    }
+    if !args.names.is_empty() && args.listen.ip().is_loopback() {
+        let _ = write!(
+            note,
+            "It listens on {} alone. For clients on other machines, change listen in broker.toml.\n\n",
+            args.listen
+        );
+    }
+    let imports = if args.tls {
+        "{TicketBroker, TlsMode}"
     } else {
-        ""
+        "TicketBroker"
     };
     let token = dir.join(CLIENT_TOKEN);
     format!(
-        "The broker's files are in {dir}. {note_break}{note}\
+        "The broker's files are in {dir}.\n\n{note}\
          Start the broker:\n\n  ticketing serve --config {config}\n\n\
          Connect from a shell:\n\n  export TICKETING_ADDRS={address}\n  \
          export TICKETING_CLIENT_TOKEN_FILE={token_word}\n{tls_env}  \
          ticketing bench --ops 1000\n\n\
          Connect from Rust:\n\n  \
+         use ticketing_client::{imports};\n\n  \
          let token = std::fs::read_to_string({token:?})?;\n  \
          let broker = TicketBroker::builder()\n      \
          .addrs([{address:?}])\n      \
          .token(token.trim_end())\n{tls_rust}      \
          .connect()?;\n",
-        note_break = if note.is_empty() { "\n\n" } else { "" },
         config = shell_word(dir.join(CONFIG).as_str()),
         token_word = shell_word(token.as_str()),
         token = token.as_str(),
@@ -173,6 +199,9 @@ mod tests {
     fn the_clients_address_is_one_that_the_certificate_names() {
         for (listen, names, address) in [
             ("127.0.0.1:5225", vec![], "127.0.0.1:5225"),
+            ("127.0.0.1:7", vec!["b.example"], "127.0.0.1:7"),
+            ("127.0.0.2:7", vec![], "127.0.0.2:7"),
+            ("10.0.0.1:7", vec![], "10.0.0.1:7"),
             ("0.0.0.0:7", vec![], "localhost:7"),
             ("[::]:7", vec!["b.example", "10.0.0.1"], "b.example:7"),
             ("[::]:7", vec!["fd00::1"], "[fd00::1]:7"),
@@ -184,6 +213,12 @@ mod tests {
                 dir: "d".into(),
             };
             assert_eq!(client_address(&args), address);
+            let host = address.rsplit_once(':').unwrap().0.trim_matches(['[', ']']);
+            let named = certificate_names(&args);
+            assert!(
+                host == "localhost" || named.iter().any(|n| n == host),
+                "{host}"
+            );
         }
     }
 
