@@ -59,7 +59,9 @@ Examples:
 The command finds its keys in TICKETING_KEY (several separated by one space) and the fencing token
 in TICKETING_TOKEN; how to connect is taken out of its environment. It runs in a process group of
 its own, to which signals are forwarded. Before the lease ends the group gets TERM, then KILL. The
-command is killed too when this program is; what it has started itself is not. Stopped (Ctrl-Z) and
+command is killed too when this program is; what it has started itself is not. The ticket is released
+when the command itself ends, whatever it leaves running. The terminal stays with this program: a
+command that reads from one is stopped. Signals ignored at the start stay so. Stopped (Ctrl-Z) and
 continued past the lease, the group is killed before it runs on; after a SIGSTOP of this program,
 which nobody can catch, the command runs on until it is continued. Only a write that is fenced with
 the token is safe from all of this.

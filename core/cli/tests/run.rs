@@ -195,6 +195,22 @@ fn signals_reach_the_whole_group_of_the_command() {
 }
 
 #[test]
+fn an_ignored_signal_stays_ignored() {
+    let (_broker, address) = broker();
+    let script = "trap 'exit 9' USR1; echo up; while :; do sleep 0.02; done";
+    let wrapper = run(&address, &["--key", "k", "--lease", "200"], script);
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]);
+    command.arg(wrapper.get_program()).args(wrapper.get_args());
+    let running = Running::start(command);
+    assert_eq!(running.line(), "up");
+    // A forwarded HUP would go out first, and end the shell.
+    running.signal(Signal::HUP);
+    running.signal(Signal::USR1);
+    assert_eq!(running.end().0.code(), Some(9));
+}
+
+#[test]
 fn a_signal_in_the_line_withdraws_the_waiter() {
     let (_broker, address) = broker();
     let holder = Running::start(run(
@@ -326,4 +342,61 @@ fn continued_past_the_lease_the_command_is_killed_before_it_runs_on() {
     kill_process_group(running.id(), Signal::CONT).unwrap();
     assert_eq!(running.end().0.code(), Some(76));
     assert!(command_of(folder.path()).is_none());
+}
+
+/// The process number that the command has told.
+fn told(running: &Running) -> Pid {
+    Pid::from_raw(running.line().parse().unwrap()).unwrap()
+}
+
+#[test]
+fn c16_a_command_that_stops_itself_is_still_watched() {
+    let (_broker, address) = broker();
+    // Another process of the group runs on, and would do so past the lease.
+    let script = "trap '' TERM; (while :; do sleep 0.02; done) & echo $!; kill -STOP $$; exit 3";
+    let options = ["--key", "k", "--lease", "2", "--margin", "1"];
+    let running = Running::start(run(&address, &options, script));
+    let other = told(&running);
+    assert_eq!(running.end().0.code(), Some(76));
+    eventually("the whole group is gone", || is_gone(other).then_some(()));
+}
+
+#[test]
+fn c16_what_a_terminal_stops_takes_its_group_and_the_wrapper_along() {
+    let (_broker, address) = broker();
+    let script = "(while :; do sleep 0.02; done) & echo $!; kill -TTIN $$; kill $!; exit 3";
+    let mut command = run(&address, &["--key", "k", "--lease", "200"], script);
+    command.process_group(0);
+    let running = Running::start(command);
+    let other = told(&running);
+    eventually("the wrapper has stopped", || {
+        is_stopped(running.id()).then_some(())
+    });
+    eventually("so has the rest", || is_stopped(other).then_some(()));
+    running.signal(Signal::CONT);
+    assert_eq!(running.end().0.code(), Some(3));
+}
+
+#[test]
+fn c16_a_wrapper_stopped_past_the_lease_kills_once_it_is_continued() {
+    let (_broker, address) = broker();
+    let script = "echo $$; exec sleep 600";
+    let begun = Instant::now();
+    let options = ["--key", "k", "--lease", "2"];
+    let running = Running::start(run(&address, &options, script));
+    let child = told(&running);
+    running.signal(Signal::STOP);
+    eventually("the lease is over", || {
+        (begun.elapsed() > Duration::from_millis(2500)).then_some(())
+    });
+    assert!(!is_gone(child), "nobody was there to end it");
+    running.signal(Signal::CONT);
+    assert_eq!(running.end().0.code(), Some(76));
+    assert!(is_gone(child));
+}
+
+/// Whether no process has this number, or one that only waits for its parent to look.
+fn is_gone(process: Pid) -> bool {
+    fs::read_to_string(format!("/proc/{}/status", process.as_raw_nonzero()))
+        .map_or(true, |status| status.contains("State:\tZ"))
 }

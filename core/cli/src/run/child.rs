@@ -59,10 +59,17 @@ impl Supervised {
         let _ = kill_process_group(self.group, signal);
     }
 
-    /// Whether the command has stopped since this was last asked.
-    pub(crate) fn has_stopped(&self) -> bool {
+    /// Whether a terminal has stopped the command since this was last asked. A SIGSTOP does not
+    /// count: whoever sent it may continue the command alone, and the lease still has to be watched.
+    pub(crate) fn terminal_stopped_it(&self) -> bool {
         let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
-        matches!(waitid(WaitId::Pid(self.group), options), Ok(Some(_)))
+        let Ok(Some(status)) = waitid(WaitId::Pid(self.group), options) else {
+            return false;
+        };
+        let by = status.stopping_signal();
+        [Signal::TSTP, Signal::TTIN, Signal::TTOU]
+            .iter()
+            .any(|signal| by == Some(signal.as_raw()))
     }
 
     /// Whether the command has ended. Its number stays its own until [`wait`](Self::wait).

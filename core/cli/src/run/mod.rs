@@ -87,7 +87,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
 async fn under_ticket(args: &RunArgs, broker: &TicketBroker) -> Result<u8, Failure> {
     let mut signals = Signals::listen()?;
     let margin = args.margin.unwrap_or_else(|| default_margin(args.lease));
-    let needed = args.min_work + margin;
+    let needed = args.min_work.saturating_add(margin);
     let acquire = broker.acquire_set(&args.keys, args.wait, args.lease, needed);
     let ticket = tokio::select! {
         ticket = acquire => ticket.map_err(|error| not_granted(&error))?,
@@ -164,12 +164,12 @@ async fn watch(
         let remaining = remaining();
         let mut actions = Vec::new();
         // First: it may have stopped before this process goes on.
-        if command.has_stopped() {
-            actions.extend(supervisor.stop(true));
+        if command.terminal_stopped_it() {
+            actions.extend(supervisor.stop());
         }
         match event {
             Event::Nothing | Event::Child => {}
-            Event::Stop => actions.extend(supervisor.stop(false)),
+            Event::Stop => actions.extend(supervisor.stop()),
             Event::Continue => actions.extend(supervisor.resume(remaining)),
             Event::Forward(signal) => actions.push(Action::Send(signal)),
         }

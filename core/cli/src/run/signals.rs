@@ -32,13 +32,25 @@ const OTHERS: [(Signal, Event); 6] = [
     (Signal::CHILD, Event::Child),
 ];
 
+/// The signals that this process was started to ignore, a bit each; none where nobody tells.
+fn ignored() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or(0)
+}
+
 /// Listens to signals; while it does, none of them has its usual effect.
 pub(crate) struct Signals(Vec<(unix::Signal, Event)>);
 
 impl Signals {
     pub(crate) fn listen() -> Result<Self, Failure> {
         let ending = ENDING.map(|signal| (signal, Event::Forward(signal)));
-        let all = ending.into_iter().chain(OTHERS);
+        let ignored = ignored();
+        // What is ignored (HUP under nohup, say) stays so, here and in the command.
+        let all = ending.into_iter().chain(OTHERS).filter(|(signal, event)| {
+            *event == Event::Child || ignored & 1 << (signal.as_raw() - 1) == 0
+        });
         let streams = all.map(|(number, event)| {
             let stream = signal(SignalKind::from_raw(number.as_raw()))?;
             Ok((stream, event))

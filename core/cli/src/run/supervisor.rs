@@ -66,27 +66,21 @@ impl Supervisor {
             actions.push(Action::Send(Signal::KILL));
         } else if self.phase == Phase::Running && remaining <= self.margin {
             self.phase = Phase::Terminating;
-            actions.push(Action::Send(Signal::TERM));
-            if self.stopped {
-                // Only a running process can end in its own way; KILL follows.
-                self.stopped = false;
-                actions.push(Action::Send(Signal::CONT));
-            }
+            self.stopped = false;
+            // Only a running process can end in its own way, and anybody may have stopped it.
+            actions.extend([Signal::TERM, Signal::CONT].map(Action::Send));
         }
         actions
     }
 
-    /// This process was asked to stop (a terminal's Ctrl-Z, say), or the command has stopped.
-    pub(crate) fn stop(&mut self, command_has_stopped: bool) -> Vec<Action> {
+    /// This process was asked to stop (a terminal's Ctrl-Z, say), or a terminal stopped the command.
+    /// Nobody watches the lease while this process stands still, so all of the group does too.
+    pub(crate) fn stop(&mut self) -> Vec<Action> {
         if self.phase != Phase::Running || self.stopped {
             return Vec::new();
         }
         self.stopped = true;
-        if command_has_stopped {
-            vec![Action::StopSelf]
-        } else {
-            vec![Action::Send(Signal::STOP), Action::StopSelf]
-        }
+        vec![Action::Send(Signal::STOP), Action::StopSelf]
     }
 
     /// This process goes on after a stop. The command goes on only if the lease allows it.
@@ -123,7 +117,7 @@ mod tests {
         assert_eq!(s.idle_for(ms(5000)), ms(4000));
         assert_eq!(s.tick(ms(1001)), []);
         assert!(!s.ran_out());
-        assert_eq!(s.tick(ms(1000)), [TERM]);
+        assert_eq!(s.tick(ms(1000)), [TERM, CONT]);
         assert!(s.ran_out());
         assert_eq!(s.idle_for(ms(900)), ms(400));
         assert_eq!(s.tick(ms(501)), []);
@@ -142,17 +136,17 @@ mod tests {
     #[test]
     fn a_stop_stops_the_command_first() {
         let mut s = supervisor();
-        assert_eq!(s.stop(false), [STOP, Action::StopSelf]);
-        assert_eq!(s.stop(true), [], "the command's own stop is the same one");
+        assert_eq!(s.stop(), [STOP, Action::StopSelf]);
+        assert_eq!(s.stop(), [], "the command's stop is the same one");
         assert_eq!(s.resume(ms(5000)), [CONT]);
-        assert_eq!(s.stop(true), [Action::StopSelf]);
+        assert_eq!(s.stop(), [STOP, Action::StopSelf]);
     }
 
     #[test]
     fn continued_past_the_lease_it_kills_before_the_command_runs_on() {
         for remaining in [0, 499] {
             let mut s = supervisor();
-            s.stop(false);
+            s.stop();
             assert_eq!(s.resume(ms(remaining)), [KILL]);
         }
     }
@@ -160,9 +154,9 @@ mod tests {
     #[test]
     fn continued_within_the_margin_it_tells_the_command_to_end() {
         let mut s = supervisor();
-        s.stop(false);
+        s.stop();
         assert_eq!(s.resume(ms(900)), [TERM, CONT]);
-        assert_eq!(s.stop(false), [], "no stopping any more");
+        assert_eq!(s.stop(), [], "no stopping any more");
     }
 
     #[test]
