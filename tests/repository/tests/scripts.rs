@@ -187,3 +187,14 @@ fn the_demo_gets_the_options() {
         "ran demo --seed 7\n"
     );
 }
+
+#[test]
+fn the_tests_are_told_that_they_may_be_long() {
+    let cargo = cargo(
+        "echo \"long: $TICKETING_LONG\"; echo 'test result: ok. 1 passed; 0 failed; 0 ignored'",
+    );
+    let tools = tools(&[RUSTC, ("cargo", &cargo)]);
+    let (success, lines) = run("scripts/test", &["--long", "rust"], tools.path());
+    assert!(success, "{lines:?}");
+    assert!(lines.iter().any(|line| line == "long: 1"), "{lines:?}");
+}
