@@ -5,6 +5,7 @@ pub(crate) mod signals;
 mod supervisor;
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::time::Duration;
 
 use clap::Args;
@@ -187,15 +188,17 @@ async fn watch(
 
 /// The command's exit code stands, whatever becomes of the release.
 pub(crate) fn release(outcome: Result<ReleaseOutcome, TicketError>) {
-    match outcome {
-        Ok(ReleaseOutcome::Released) => {}
-        Ok(ReleaseOutcome::NotCurrent) => eprintln!(
-            "warning: the lease had ended before the release; only a fenced write was safe"
+    let warning = match outcome {
+        Ok(ReleaseOutcome::Released) => return,
+        Ok(ReleaseOutcome::NotCurrent) => {
+            "the lease had ended before the release; only a fenced write was safe".to_owned()
+        }
+        Err(error) => format!(
+            "the release was not confirmed ({error}); the keys are free when the lease ends"
         ),
-        Err(error) => eprintln!(
-            "warning: the release was not confirmed ({error}); the keys are free when the lease ends"
-        ),
-    }
+    };
+    // Nobody may be there to read it.
+    let _ = writeln!(std::io::stderr(), "warning: {warning}");
 }
 
 /// The exit code of a ticket that was not granted, and why.

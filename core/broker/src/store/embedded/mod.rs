@@ -1,8 +1,8 @@
 //! The durable store of a single broker: a folder with one [redb] database and a lock.
 //!
-//! A commit is one write transaction with one sync, and blocks for as long. The pages that it writes were free in the state before,
-//! and the state becomes current by a checksummed header in the same sync: after a crash either the
-//! whole commit is there or the one before it.
+//! A commit is one write transaction with one sync, and blocks for as long. The pages that it writes
+//! were free in the state before, and the state becomes current by a checksummed header in the same
+//! sync: after a crash either the whole commit is there or the one before it.
 //!
 //! # Why redb
 //!
