@@ -35,8 +35,8 @@ fn one_leads_and_the_other_follows_with_a_higher_token() {
     let (status, output, errors) = first.end();
     assert_eq!((status.code(), output.len()), (Some(143), 0), "{errors:?}");
     assert!(elected(&second) > token);
-    second.signal(Signal::INT);
-    assert_eq!(second.end().0.code(), Some(130));
+    second.signal(Signal::USR1);
+    assert_eq!(second.end().0.code(), Some(138));
 }
 
 #[test]
