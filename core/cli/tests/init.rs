@@ -264,6 +264,7 @@ fn what_cannot_be_is_one_line() {
             "host name",
         ),
         (vec!["--listen", "here", dir], 2, "--listen"),
+        (vec!["--listen", "127.0.0.1:0", dir], 2, "1 to 65535"),
         (vec![], 2, "<DIR>"),
     ] {
         let (status, _, errors) = Running::start(ticketing([&["init"], &args[..]].concat())).end();

@@ -29,11 +29,19 @@ pub(crate) struct InitArgs {
     #[arg(long = "name", value_name = "HOST", requires = "tls", value_parser = certificates::name)]
     names: Vec<String>,
     /// Address and port that the broker is to listen on
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:5225", value_parser = crate::args::address)]
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:5225", value_parser = listen)]
     listen: SocketAddr,
     /// Folder for the files; made if it is not there
     #[arg(value_name = "DIR")]
     dir: Utf8PathBuf,
+}
+
+/// Port 0 would be another port at each start, and the instructions wrong.
+fn listen(text: &str) -> Result<SocketAddr, String> {
+    match crate::args::address(text)? {
+        addr if addr.port() == 0 => Err("allowed: a port from 1 to 65535".to_owned()),
+        addr => Ok(addr),
+    }
 }
 
 /// Writes the files and says what to do with them. Never overwrites.

@@ -3,11 +3,9 @@
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 
-use ticketing_wire::{
-    ACCEPTED, HELLO_LEN, Hello, Identity, KeySet, MAX_LEASE, Reply, Request, RequestId, Token,
-};
+use ticketing_wire::{KeySet, MAX_LEASE, Reply, Request, RequestId, Token};
 
-use crate::support::PATIENCE;
+use crate::support::{PATIENCE, authenticated};
 
 pub(crate) struct Wire {
     stream: TcpStream,
@@ -21,18 +19,8 @@ pub(crate) struct Lost;
 
 impl Wire {
     pub(crate) fn connect(address: &str) -> io::Result<Self> {
-        let mut stream = TcpStream::connect(address)?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        let mut hello = [0; HELLO_LEN];
-        stream.read_exact(&mut hello)?;
-        let hello = Hello::decode(&hello).expect("a broker");
-        stream.write_all(&hello.auth("", &Identity::single()))?;
-        let mut result = [0];
-        stream.read_exact(&mut result)?;
-        assert_eq!(result, [ACCEPTED]);
         Ok(Wire {
-            stream,
+            stream: authenticated(address)?,
             read: Vec::new(),
             last_id: 0,
         })

@@ -4,11 +4,9 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 
 use rustix::net::sockopt::set_socket_linger;
-use ticketing_wire::{
-    ACCEPTED, HELLO_LEN, Hello, Identity, KeySet, MAX_LEASE, Reply, Request, RequestId, Token,
-};
+use ticketing_wire::{KeySet, MAX_LEASE, Reply, Request, RequestId, Token};
 
-use crate::support::PATIENCE;
+use crate::support::authenticated;
 
 pub(crate) fn id(n: u64) -> RequestId {
     RequestId::new(n).expect("not 0")
@@ -54,18 +52,8 @@ impl Raw {
     /// # Errors
     /// The broker closed before its hello, say.
     pub(crate) fn try_connect(address: &str) -> io::Result<Self> {
-        let mut stream = TcpStream::connect(address)?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        let mut hello = [0; HELLO_LEN];
-        stream.read_exact(&mut hello)?;
-        let hello = Hello::decode(&hello).expect("a broker");
-        stream.write_all(&hello.auth("", &Identity::single()))?;
-        let mut result = [0];
-        stream.read_exact(&mut result)?;
-        assert_eq!(result, [ACCEPTED]);
         Ok(Raw {
-            stream,
+            stream: authenticated(address)?,
             read: Vec::new(),
         })
     }

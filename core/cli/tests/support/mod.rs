@@ -5,7 +5,8 @@
     reason = "each test file uses its own part of it"
 )]
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -13,6 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+use ticketing_wire::{ACCEPTED, HELLO_LEN, Hello, Identity};
 
 /// How long anything is waited for before the test fails. Far more than it takes.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -191,4 +193,19 @@ pub fn listens(process: Pid) -> bool {
         .find_map(|line| line.strip_prefix("SigCgt:\t"));
     let caught = u64::from_str_radix(caught.expect("a line"), 16).expect("hex");
     caught & 1 << (Signal::TERM.as_raw() - 1) != 0
+}
+
+/// A connection to a broker without client tokens, past its handshake.
+pub fn authenticated(address: &str) -> io::Result<TcpStream> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut hello = [0; HELLO_LEN];
+    stream.read_exact(&mut hello)?;
+    let hello = Hello::decode(&hello).expect("a broker");
+    stream.write_all(&hello.auth("", &Identity::single()))?;
+    let mut result = [0];
+    stream.read_exact(&mut result)?;
+    assert_eq!(result, [ACCEPTED]);
+    Ok(stream)
 }
