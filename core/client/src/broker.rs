@@ -4,17 +4,17 @@ use std::fmt;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::Poll;
 use std::time::Duration;
 
 use ticketing_wire::{Identity, KeySet};
 
+use crate::acquiring::Acquiring;
 use crate::addr::Addr;
 use crate::args::{Terms, key_set};
 use crate::clock::Moment;
 use crate::driver::{self, Peer};
 use crate::shared::{Handle, Shared};
-use crate::state::{AcquireId, CLOSE_TIME, Cause, Grant, Readiness, State};
+use crate::state::{CLOSE_TIME, Readiness, State};
 use crate::ticket::{Held, Ticket, TicketSet};
 use crate::tls::{TlsClient, TlsMode};
 use crate::{Stats, TicketError};
@@ -243,8 +243,12 @@ impl TicketBroker {
     }
 
     async fn grant(&self, keys: KeySet, terms: Terms) -> Result<Held, TicketError> {
-        let shared = &self.0.shared;
-        shared.check_process()?;
+        let mut acquiring = self.begin(keys, terms)?;
+        poll_fn(|cx| acquiring.poll_held(cx)).await
+    }
+
+    pub(crate) fn begin(&self, keys: KeySet, terms: Terms) -> Result<Acquiring, TicketError> {
+        self.0.shared.check_process()?;
         if terms.hardly_succeeds() && !self.0.advised.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 wait_s = terms.wait,
@@ -254,18 +258,7 @@ impl TicketBroker {
                  choose a lease above wait + min_work (said once)"
             );
         }
-        let id = shared.with(|state, now| state.acquire(now, keys, terms));
-        let mut guard = CancelOnDrop {
-            shared,
-            id: Some(id),
-        };
-        let outcome = poll_fn(|cx| match shared.check_process() {
-            Ok(()) => shared.with(|state, now| state.poll_acquire(now, id, cx)),
-            Err(e) => Poll::Ready(Err(e)),
-        });
-        let outcome = outcome.await;
-        guard.id = None;
-        outcome.map(|grant: Grant| Held::new(Arc::clone(&self.0), grant))
+        Ok(Acquiring::begin(&self.0, keys, terms))
     }
 
     /// Ends this broker object and waits until its sockets and tasks are gone, at most about 5 s
@@ -315,22 +308,5 @@ impl fmt::Debug for TicketBroker {
         f.debug_struct("TicketBroker")
             .field("stats", &self.stats())
             .finish()
-    }
-}
-
-/// Cancels an acquire whose future is dropped before its end (C8–C10).
-struct CancelOnDrop<'a> {
-    shared: &'a Shared,
-    id: Option<AcquireId>,
-}
-
-impl Drop for CancelOnDrop<'_> {
-    fn drop(&mut self) {
-        if let Some(id) = self.id
-            && self.shared.check_process().is_ok()
-        {
-            self.shared
-                .with(|state, now| state.cancel(now, id, Cause::Cancelled));
-        }
     }
 }

@@ -9,6 +9,7 @@
 use std::fmt;
 use std::future::pending;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -134,6 +135,7 @@ impl Candidate {
             keys: KEYS.map(|key| format!("{}{key}", self.name)),
             lease,
             margin,
+            resigned: AtomicBool::new(false),
         })
     }
 }
@@ -158,9 +160,14 @@ struct LeaderTerms {
     keys: [String; 2],
     lease: Duration,
     margin: Duration,
+    resigned: AtomicBool,
 }
 
 impl LeaderTerms {
+    fn resigned(&self) -> bool {
+        self.resigned.load(Ordering::Acquire)
+    }
+
     /// Takes both keys: then nobody leads. Which ticket is the first term, and on which key.
     async fn elect(&self) -> Result<(Ticket, usize), TicketError> {
         let (first, second) = (&self.keys[0], &self.keys[1]);
@@ -236,8 +243,17 @@ impl LeaderTerms {
                 return;
             }
             tracing::debug!(name = self.name, token = next.token(), "a new term");
-            // The term before it is released when its last user drops it.
-            if current.send(Arc::new(next)).is_err() {
+            // The term before it is released when its last user drops it; one that crossed the
+            // resignation is dropped here.
+            let next = Arc::new(next);
+            let goes_on = current.send_if_modified(|term| {
+                let goes_on = !self.resigned();
+                if goes_on {
+                    *term = next;
+                }
+                goes_on
+            });
+            if !goes_on {
                 return;
             }
         }
@@ -285,7 +301,10 @@ impl Leadership {
     /// For how long this leads for certain if no further term follows; zero once that has ended.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        self.current.borrow().remaining()
+        match self.terms.resigned() {
+            true => Duration::ZERO,
+            false => self.current.borrow().remaining(),
+        }
     }
 
     /// Waits for the term after the one with `token` and gives its token; `None` once the
@@ -302,14 +321,14 @@ impl Leadership {
                 (term.token(), self.terms.lost_at(&term))
             };
             // The clock decides, whatever became of the background task.
-            if lost_at <= Moment::now() {
+            if self.terms.resigned() || lost_at <= Moment::now() {
                 return None;
             }
             if now != token {
                 return Some(now);
             }
             let changed = async {
-                if current.changed().await.is_err() {
+                if current.changed().await.is_err() && !self.terms.resigned() {
                     pending().await
                 }
             };
@@ -332,14 +351,17 @@ impl Leadership {
         tx.run(FenceRows::new(std::iter::once(row), true))
     }
 
-    /// Lets go at once, so that another can lead; end the work first. Says how the release of the
-    /// last term went.
+    /// Lets go at once, so that another can lead; end the work first. [`Self::lost`] ends, and
+    /// nothing remains. Says how the release of the last term went, also when called again.
     ///
     /// # Errors
     /// As [`Ticket::release`]; the last term then runs out by itself.
-    pub async fn resign(self) -> Result<ReleaseOutcome, TicketError> {
+    pub async fn resign(&self) -> Result<ReleaseOutcome, TicketError> {
+        self.terms.broker.handle().shared.check_process()?;
+        self.terms.resigned.store(true, Ordering::Release);
+        // Its end wakes who waits for the next term.
+        self.background.abort();
         let last = Arc::clone(&self.current.borrow());
-        drop(self);
         last.release().await
     }
 }

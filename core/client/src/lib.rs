@@ -23,6 +23,7 @@
 
 #![forbid(unsafe_code)]
 
+mod acquiring;
 mod addr;
 mod alarm;
 mod args;
@@ -38,6 +39,7 @@ mod stats;
 mod ticket;
 mod tls;
 
+pub use acquiring::Acquiring;
 pub use broker::{Addrs, Builder, TicketBroker};
 pub use error::TicketError;
 pub use fence::{Dialect, FenceError, FenceRows, FenceTransaction, fence_statement, fence_table};

@@ -67,6 +67,20 @@ async fn a_leader_goes_on_from_term_to_term_while_others_stand() {
 }
 
 #[tokio::test]
+async fn resigning_ends_the_leadership_for_all_who_look_at_it() {
+    let broker = start().await;
+    let leader = elected(&candidate(&broker, 250)).await;
+    let (resigned, ()) = soon("both", async {
+        tokio::join!(leader.resign(), leader.lost())
+    })
+    .await;
+    assert_eq!(resigned, Ok(ReleaseOutcome::Released));
+    assert_eq!(leader.remaining(), Duration::ZERO);
+    assert_eq!(leader.next_term(0).await, None);
+    assert_eq!(leader.resign().await, Ok(ReleaseOutcome::Released));
+}
+
+#[tokio::test]
 async fn a_leadership_that_is_dropped_is_resigned() {
     let broker = start().await;
     let leader = elected(&candidate(&broker, 250)).await;

@@ -1,0 +1,5 @@
+//! Generates the scaffolding from the one interface definition.
+
+fn main() {
+    uniffi::generate_scaffolding("src/ticketing.udl").expect("ticketing.udl is valid");
+}
