@@ -242,6 +242,13 @@ pub fn leadership_drop(leadership: i64) {
     guarded((), || drop(library().leaderships.take(leadership)));
 }
 
+pub fn leadership_token(leadership: i64) -> u64 {
+    guarded(0, || {
+        let leadership = library().leaderships.get(leadership);
+        leadership.map_or(0, |leadership| leadership.token())
+    })
+}
+
 pub fn leadership_remaining_ms(leadership: i64) -> i64 {
     guarded(0, || {
         let leadership = library().leaderships.get(leadership);
