@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use ticketing_client::{Acquiring, Leadership, TicketBroker, TicketError, TicketSet};
@@ -98,6 +98,13 @@ impl Operation {
     }
 }
 
+/// Also where a call still waits for the next term: that learns of it.
+pub(crate) fn resign_in_background(leadership: Arc<Leadership>) {
+    let mut resign = Operation::resign(leadership);
+    // The first poll sends it on its way; nobody waits for its outcome.
+    let _ = resign.poll(&mut Context::from_waker(Waker::noop()));
+}
+
 impl Call for Operation {
     type End = Ended;
 
@@ -188,7 +195,9 @@ impl End for Ended {
                 }
             }
             Outcome::Elected { leadership, .. } if cancelled => {
-                library().leaderships.take(*leadership); // dropped, it is resigned
+                if let Some(leadership) = library().leaderships.take(*leadership) {
+                    resign_in_background(leadership);
+                }
                 given_back()
             }
             _ => return,

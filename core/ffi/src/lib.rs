@@ -239,7 +239,11 @@ pub fn ticket_keys(ticket: i64) -> Vec<String> {
 }
 
 pub fn leadership_drop(leadership: i64) {
-    guarded((), || drop(library().leaderships.take(leadership)));
+    guarded((), || {
+        if let Some(leadership) = library().leaderships.take(leadership) {
+            calls::resign_in_background(leadership);
+        }
+    });
 }
 
 pub fn leadership_token(leadership: i64) -> u64 {
