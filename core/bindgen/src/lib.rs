@@ -2,6 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+mod licences;
+
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -23,6 +25,8 @@ struct Cli {
 enum Command {
     /// Writes the bindings of one language.
     Generate(Generate),
+    /// Prints the licences of what is linked into the library, for a package to carry.
+    Licences,
 }
 
 #[derive(clap::Args)]
@@ -71,8 +75,11 @@ impl Generate {
 
 /// The program: reads the command line and does what it says.
 pub fn main() -> ExitCode {
-    let Command::Generate(generate) = Cli::parse().command;
-    match generate.run() {
+    let done = match Cli::parse().command {
+        Command::Generate(generate) => generate.run(),
+        Command::Licences => licences::of_the_library().map(|text| print!("{text}")),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("error: {e:#}");
