@@ -56,3 +56,33 @@ need_component() {
 
 # SQLite and the TLS primitives are compiled from C.
 need_cc() { need cc gcc "compiling SQLite and TLS"; [ -e /usr/include/stdlib.h ] || ! can_apt || apt_install libc6-dev; }
+
+# Python 3.9 or newer, with venv, which Debian packages apart.
+need_python() {
+  need python3 python3 "the Python package"
+  python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))' || die "python3 is too old: install Python 3.9 or newer"
+  python3 -c 'import ensurepip' 2>/dev/null || ! can_apt || apt_install python3-venv
+  python3 -c 'import ensurepip' 2>/dev/null || die "python3 has no venv: install it (Debian: apt-get install python3-venv)"
+}
+
+# python_environment NAME REQUIREMENT…: the folder of a virtual environment that holds them, kept
+# in the cache; made with $PYTHON (python3).
+python_environment() {
+  local folder="${XDG_CACHE_HOME:-$HOME/.cache}/ticketing/python/$1" python=${PYTHON:-python3} holds
+  shift
+  holds="$("$python" -V) $* $(for list in "$@"; do [ ! -f "$list" ] || cat "$list"; done)"
+  if [ "$(cat "$folder/holds" 2>/dev/null)" != "$holds" ]; then
+    rm -rf "$folder"
+    "$python" -m venv "$folder" >&2
+    "$folder/bin/pip" install --quiet --disable-pip-version-check "$@" >&2
+    echo "$holds" >"$folder/holds"
+  fi
+  echo "$folder"
+}
+
+# built PROFILE: the folder that cargo builds into.
+built() {
+  local target
+  target=$(cargo metadata --format-version=1 --no-deps --locked | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
+  case $1 in dev) echo "$target/debug" ;; *) echo "$target/$1" ;; esac
+}

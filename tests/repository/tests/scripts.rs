@@ -164,7 +164,7 @@ fn a_part_that_does_not_exist_is_refused_with_those_that_do() {
     let tools = tools(&[]);
     let (success, lines) = run("scripts/test", &["rsut"], tools.path());
     assert!(!success && lines[0].contains("'rsut'"), "{lines:?}");
-    assert!(lines[0].contains("rust, scripts"), "{lines:?}");
+    assert!(lines[0].contains("rust, python, scripts"), "{lines:?}");
 }
 
 #[test]
