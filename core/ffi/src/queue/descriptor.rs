@@ -30,6 +30,11 @@ mod system {
         pub(super) fn number(&self) -> i32 {
             self.0.as_raw_fd()
         }
+
+        #[cfg(test)]
+        pub(super) fn watched(&self) -> &OwnedFd {
+            &self.0
+        }
     }
 }
 
@@ -63,6 +68,11 @@ mod system {
 
         pub(super) fn number(&self) -> i32 {
             self.read.as_raw_fd()
+        }
+
+        #[cfg(test)]
+        pub(super) fn watched(&self) -> &OwnedFd {
+            &self.read
         }
     }
 }
@@ -109,6 +119,14 @@ impl Descriptor {
 
     pub(super) fn number(&self) -> i32 {
         self.ends.number()
+    }
+
+    /// What an event loop would see, asked of the system.
+    #[cfg(all(test, unix))]
+    pub(super) fn readable(&self) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let watched = PollFd::new(self.ends.watched(), PollFlags::IN);
+        poll(&mut [watched], Some(&Timespec::default())).expect("an open descriptor") == 1
     }
 
     /// Neither can fail but for a caller that closed or read a descriptor which is not its own;

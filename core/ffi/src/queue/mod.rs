@@ -8,7 +8,7 @@
 mod descriptor;
 mod signal;
 mod sync;
-#[cfg(test)]
+#[cfg(all(test, unix))]
 mod tests;
 
 use std::collections::{HashMap, VecDeque};
@@ -188,9 +188,10 @@ impl<C: Call> Queue<C> {
             calls.closed = true;
             calls.by_tag.clear();
             calls.handed.clear();
+            // Under the same lock: a consumer that is woken by it finds the queue closed.
+            self.signal.close();
             std::mem::take(&mut calls.pending)
         };
-        self.signal.close();
         for (_, pending) in pending {
             match pending.stage {
                 Stage::Runs(call) => drop(call),

@@ -97,6 +97,16 @@ impl Signal {
         ready.descriptor.as_ref().map_or(-1, Descriptor::number)
     }
 
+    #[cfg(all(test, unix))]
+    pub(super) fn view(&self) -> View {
+        let ready = lock(&self.ready);
+        View {
+            standing: ready.woken.len(),
+            to_be_taken: ready.to_be_taken(),
+            readable: ready.descriptor.as_ref().map(Descriptor::readable),
+        }
+    }
+
     /// Nothing is taken any more: lets a waiting consumer go and closes the descriptor.
     pub(super) fn close(&self) {
         let mut ready = lock(&self.ready);
@@ -105,6 +115,14 @@ impl Signal {
         ready.descriptor = None;
         self.changed.notify_all();
     }
+}
+
+/// What a test sees of a signal at one moment.
+#[cfg(all(test, unix))]
+pub(super) struct View {
+    pub(super) standing: usize,
+    pub(super) to_be_taken: bool,
+    pub(super) readable: Option<bool>,
 }
 
 /// What wakes one call. It stands in the line once, however often it is woken.
