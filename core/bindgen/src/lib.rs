@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod interface;
 mod licences;
 
 use std::process::ExitCode;
@@ -25,6 +26,13 @@ struct Cli {
 enum Command {
     /// Writes the bindings of one language.
     Generate(Generate),
+    /// Prints the interface, one line for each thing that a language sees: what core/ffi/interface.txt
+    /// records.
+    Interface {
+        /// The definition.
+        #[arg(long, default_value = "core/ffi/src/ticketing.udl")]
+        udl: Utf8PathBuf,
+    },
     /// Prints the licences of what is linked into the library, for a package to carry.
     Licences,
 }
@@ -77,6 +85,7 @@ impl Generate {
 pub fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Generate(generate) => generate.run(),
+        Command::Interface { udl } => interface::of_file(&udl).map(|text| print!("{text}")),
         Command::Licences => licences::of_the_library().map(|text| print!("{text}")),
     };
     match done {

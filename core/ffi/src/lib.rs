@@ -279,6 +279,10 @@ pub fn drain_logs() -> Vec<LogRecord> {
     guarded(Vec::new(), || library().logs.drain())
 }
 
+pub fn interface_version() -> String {
+    env!("TICKETING_INTERFACE").to_owned()
+}
+
 pub fn stop(timeout_ms: i64) {
     guarded((), || library().stop(timeout(timeout_ms)));
 }

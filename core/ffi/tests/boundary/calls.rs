@@ -246,3 +246,10 @@ fn c20_the_fence_of_each_dialect() {
         );
     }
 }
+
+#[test]
+fn the_version_of_the_interface_is_16_hex_digits() {
+    let version = interface_version();
+    assert_eq!(version.len(), 16);
+    assert!(u64::from_str_radix(&version, 16).unwrap() > 0);
+}
