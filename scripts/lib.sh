@@ -54,8 +54,8 @@ need_component() {
     die "'cargo $1' is missing: run 'rustup component add $2' and try again"
 }
 
-# SQLite and the TLS primitives are compiled from C.
-need_cc() { need cc gcc "compiling SQLite and TLS"; [ -e /usr/include/stdlib.h ] || ! can_apt || apt_install libc6-dev; }
+# SQLite, the TLS primitives and the allocator are compiled from C.
+need_cc() { need cc gcc "compiling SQLite and TLS"; need make make "compiling the allocator"; [ -e /usr/include/stdlib.h ] || ! can_apt || apt_install libc6-dev; }
 
 # Python 3.9 or newer, with venv, which Debian packages apart.
 need_python() {

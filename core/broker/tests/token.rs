@@ -192,9 +192,17 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
+/// Thirty times as many with `TICKETING_LONG=1`.
+fn cases() -> u32 {
+    match std::env::var_os("TICKETING_LONG") {
+        Some(_) => 1000,
+        None => 32,
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 32,
+        cases: cases(),
         failure_persistence: Some(Box::new(FileFailurePersistence::Off)),
         ..ProptestConfig::default()
     })]

@@ -142,8 +142,16 @@ fn assert_bounded<T>(
     Ok(())
 }
 
+/// Fifty times as many with `TICKETING_LONG=1`.
+fn cases() -> u32 {
+    match std::env::var_os("TICKETING_LONG") {
+        Some(_) => 100_000,
+        None => 2000,
+    }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(), ..ProptestConfig::default() })]
 
     #[test]
     fn any_bytes_leave_the_request_decoder_bounded_and_accepted_ones_encode_to_themselves(

@@ -27,6 +27,7 @@ fn tools(tools: &[(&str, &str)]) -> TempDir {
     }
     let always = [
         ("cc", "exit 0"),
+        ("make", "exit 0"),
         ("initdb", "exit 0"),
         ("openssl", "exit 0"),
         ("shellcheck", "exit 0"),
@@ -164,7 +165,10 @@ fn a_part_that_does_not_exist_is_refused_with_those_that_do() {
     let tools = tools(&[]);
     let (success, lines) = run("scripts/test", &["rsut"], tools.path());
     assert!(!success && lines[0].contains("'rsut'"), "{lines:?}");
-    assert!(lines[0].contains("rust, python, scripts"), "{lines:?}");
+    assert!(
+        lines[0].contains("rust, python, conformance, scripts"),
+        "{lines:?}"
+    );
 }
 
 #[test]

@@ -321,8 +321,16 @@ async fn scenario(ops: Vec<Op>, fails: bool) {
     }
 }
 
+/// Ten times as many with `TICKETING_LONG=1`.
+fn cases() -> u32 {
+    match std::env::var_os("TICKETING_LONG") {
+        Some(_) => 2000,
+        None => 200,
+    }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn s7_what_clients_were_told_is_on_disk(

@@ -47,8 +47,12 @@ pub(super) fn create(file: &Utf8Path) -> Result<(), OpenDatabaseError> {
     Ok(())
 }
 
-/// Opens the existing database in `file`.
+/// Opens the existing database in `file`. Opening it for writing changes it, so what is not ours
+/// is refused before (S8); only one that its owner did not close can't be read without that.
 pub(super) fn open(file: &Utf8Path) -> Result<Database, OpenDatabaseError> {
+    if let Ok(database) = builder().open_read_only(file) {
+        check_format(&database)?;
+    }
     Ok(builder().open(file)?)
 }
 
@@ -111,26 +115,27 @@ impl Grants {
     }
 }
 
-fn read(database: &Database) -> Result<Recovered, OpenDatabaseError> {
+fn check_format(database: &impl ReadableDatabase) -> Result<(), OpenDatabaseError> {
     let transaction = database.begin_read().map_err(redb::Error::from)?;
-    let meta = transaction.open_table(META)?;
-    let number = |key| Ok::<_, OpenDatabaseError>(meta.get(key)?.map(|value| value.value()));
-    match number(FORMAT_KEY)? {
-        Some(FORMAT) => {}
-        Some(found) if found > FORMAT => {
-            return Err(OpenDatabaseError::Newer {
-                found,
-                supported: FORMAT,
-            });
-        }
-        other => {
-            return Err(OpenDatabaseError::Foreign(format!(
-                "its format is {other:?}"
-            )));
-        }
+    let format = transaction.open_table(META)?.get(FORMAT_KEY)?;
+    match format.map(|format| format.value()) {
+        Some(FORMAT) => Ok(()),
+        Some(found) if found > FORMAT => Err(OpenDatabaseError::Newer {
+            found,
+            supported: FORMAT,
+        }),
+        other => Err(OpenDatabaseError::Foreign(format!(
+            "its format is {other:?}"
+        ))),
     }
+}
+
+fn read(database: &Database) -> Result<Recovered, OpenDatabaseError> {
+    check_format(database)?;
+    let transaction = database.begin_read().map_err(redb::Error::from)?;
+    let mark = transaction.open_table(META)?.get(MARK_KEY)?;
     let mut recovered = Recovered {
-        mark: number(MARK_KEY)?.unwrap_or(0),
+        mark: mark.map_or(0, |mark| mark.value()),
         grants: Vec::new(),
     };
     for entry in transaction.open_table(GRANTS)?.iter()? {
