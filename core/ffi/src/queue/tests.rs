@@ -310,16 +310,18 @@ fn a_close_gives_back_what_was_never_handed_out_and_nothing_else() {
         assert!(!rig.queue.wait(FOREVER));
         assert_eq!(rig.queue.descriptor(), -1);
         assert_eq!(rig.queue.view().standing, 0);
-        rig.queue.close();
         consumer.settle();
+        rig.queue.close();
     });
 }
 
 #[test]
 fn a_queue_that_is_dropped_is_closed() {
     explore(|| {
-        let Rig { queue, world, .. } = Rig::new(1);
+        let Rig { queue, world, .. } = Rig::new(2);
         queue.submit(1, world.call(0));
+        world.grant(1);
+        queue.submit(2, world.call(1));
         let granting = {
             let world = world.clone();
             thread::spawn(move || world.grant(0))
@@ -327,6 +329,7 @@ fn a_queue_that_is_dropped_is_closed() {
         drop(queue);
         granting.join().unwrap();
         assert_eq!(world.with(0, |slot| (slot.given_up, slot.released)), (1, 0));
+        assert_eq!(world.with(1, |slot| (slot.given_up, slot.released)), (0, 1));
     });
 }
 
@@ -375,7 +378,7 @@ fn a_tag_in_use_fails_the_later_call_alone() {
 #[test]
 fn a_cancel_reaches_the_call_that_has_the_tag_now() {
     let in_order = || {
-        let world = World::new(2);
+        let world = World::new(4);
         let queue = Queue::new();
         world.grant(0);
         queue.submit(7, world.call(0));
@@ -390,7 +393,14 @@ fn a_cancel_reaches_the_call_that_has_the_tag_now() {
         queue.cancel(8);
         let taken = queue.next(0, 8, FOREVER);
         assert_eq!(kinds(taken), [Kind::Granted, Kind::GivenUp]);
+        assert!(!queue.view().to_be_taken, "all of it was handed out again");
         assert!(queue.next(2, 8, Duration::ZERO).is_empty());
+        // A call that was refused for its tag leaves the tag to the one that has it.
+        queue.submit(9, world.call(2));
+        queue.submit(9, world.call(3));
+        assert_eq!(kinds(queue.next(2, 8, FOREVER)), [Kind::TagInUse]);
+        queue.cancel(9);
+        assert_eq!(kinds(queue.next(3, 8, FOREVER)), [Kind::GivenUp]);
     };
     shuttle::check_random(in_order, 1);
 }
