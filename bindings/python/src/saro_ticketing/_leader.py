@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Any, Callable
+from typing import Any, ClassVar
 
 from . import _fence, _loop_queue, _thread_queue
 from ._arguments import Duration, milliseconds, utf8
 from ._broker import TicketBroker
 from ._core import core
-from ._queue import Owner, Submit, finish
+from ._queue import Owner, Submit
 from ._ticket import ReleaseOutcome, release_outcome
 
 _DEFAULT_MARGIN = -1
-
-#: What must be resigned when the process ends.
-live_leaderships: set[int] = set()
 
 
 class Candidate:
@@ -67,11 +63,13 @@ class Leadership(Owner):
     the block without waiting for the outcome, and so does its collection: end the work first.
     """
 
-    __slots__ = ("__weakref__", "_name", "_number", "_owned")
+    __slots__ = ("_name",)
+
+    drop = staticmethod(core.leadership_drop)
+    live: ClassVar[set[int]] = set()
 
     def __init__(self, number: int, name: str) -> None:
-        self._owned = False
-        self._number = number
+        super().__init__(number)
         self._name = name
 
     @property
@@ -122,54 +120,11 @@ class Leadership(Owner):
         """
         _fence.fence(cursor, (self._name,), self.token, again=True)
 
-    def close(self) -> None:
-        """Resign in the background."""
-        finish(core.leadership_drop, self._number)
-        live_leaderships.discard(self._number)
-        self._owned = False
-
-    def own(self) -> None:
-        """See `Owner`."""
-        live_leaderships.add(self._number)
-        self._owned = True
-
     def _next(self, token: int) -> Submit:
         return lambda queue, tag: core.submit_next_term(queue, tag, self._number, token)
 
     def _submit_resign(self, queue: int, tag: int) -> None:
         core.submit_resign(queue, tag, self._number)
-
-    def __enter__(self) -> Leadership:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Leadership:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def __del__(
-        self,
-        finish: Callable[..., None] = finish,
-        drop: Any = core.leadership_drop,
-        live: set[int] = live_leaderships,
-    ) -> None:  # the module may be gone by then
-        if getattr(self, "_owned", False):
-            finish(drop, self._number)
-            live.discard(self._number)
 
     def __repr__(self) -> str:
         return f"Leadership(name={self._name!r}, token={self.token}, remaining={self.remaining})"

@@ -7,8 +7,10 @@ import os
 
 from . import _logs, _loop_queue, _thread_queue
 from ._core import core
-from ._leader import live_leaderships
-from ._ticket import live_tickets
+from ._leader import Leadership
+from ._ticket import Ticket
+
+_OWNERS = (Ticket, Leadership)
 
 #: How long the end of the process waits for releases and sockets.
 _STOP_MS = 2000
@@ -16,10 +18,9 @@ _STOP_MS = 2000
 
 def _stop() -> None:
     """Before the interpreter ends: what is held is given back, then the library's threads end."""
-    for ticket in list(live_tickets):
-        core.ticket_drop(ticket)
-    for leadership in list(live_leaderships):
-        core.leadership_drop(leadership)
+    for owner in _OWNERS:
+        for number in list(owner.live):
+            owner.drop(number)
     _loop_queue.end_closed_loops()
     core.stop(_STOP_MS)
     _logs.pull_now()
@@ -27,8 +28,8 @@ def _stop() -> None:
 
 def _forget() -> None:
     """In a child: everything is the parent's, and stays with it."""
-    live_tickets.clear()
-    live_leaderships.clear()
+    for owner in _OWNERS:
+        owner.live.clear()
     _loop_queue.forget()
     _thread_queue.forget()
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import itertools
 import os
 import weakref
-from typing import Any, Callable, Generic, TypeVar
+from types import TracebackType
+from typing import Any, Callable, ClassVar, Generic, TypeVar
 
 from . import _logs
 from ._core import core
@@ -34,18 +35,65 @@ def finish(act: Callable[..., None], *arguments: int) -> None:
         raise
 
 
-class Owner:
-    """What a call may give that must be given back: a ticket, a leadership."""
+Owned = TypeVar("Owned", bound="Owner")
 
-    __slots__ = ()
+
+class Owner:
+    """What a call may give that must be given back: a ticket, a leadership.
+
+    `with` and `async with` give it back at the end of the block; so does its collection, and the
+    end of the process.
+    """
+
+    __slots__ = ("__weakref__", "_number", "_owned")
+
+    #: The core's function that takes it back.
+    drop: ClassVar[Any]
+    #: The numbers of all that are owned.
+    live: ClassVar[set[int]]
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._owned = False
 
     def own(self) -> None:
         """From now on its end gives it back. May be called again."""
-        raise NotImplementedError
+        self.live.add(self._number)
+        self._owned = True
 
     def close(self) -> None:
-        """Give it back. May be called again."""
-        raise NotImplementedError
+        """Give it back in the background. May be called again."""
+        finish(self.drop, self._number)
+        self.live.discard(self._number)
+        self._owned = False
+
+    def __enter__(self: Owned) -> Owned:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self: Owned) -> Owned:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self, finish: Callable[..., None] = finish) -> None:
+        # The module may be gone by then.
+        if self._owned:
+            finish(self.drop, self._number)
+            self.live.discard(self._number)
 
 
 class Call(Generic[T]):

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections.abc import Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from . import _fence, _loop_queue, _thread_queue
 from ._core import core
 from ._errors import InsufficientLeaseError
-from ._queue import Owner, finish
+from ._queue import Owner
 
 if TYPE_CHECKING:
     from ._listener import Told
@@ -36,10 +35,6 @@ def release_outcome(outcome: Any) -> ReleaseOutcome:
     return ReleaseOutcome.RELEASED if is_released else ReleaseOutcome.NOT_CURRENT
 
 
-#: What must be given back when the process ends.
-live_tickets: set[int] = set()
-
-
 class Ticket(Owner):
     """The right to work on its keys until it is released or its validity ends.
 
@@ -47,13 +42,15 @@ class Ticket(Owner):
     block, in the background and without an exception of their own; so does its collection.
     """
 
-    __slots__ = ("__weakref__", "_keys", "_number", "_outcome", "_owned", "_token", "_told")
+    __slots__ = ("_keys", "_outcome", "_token", "_told")
+
+    drop = staticmethod(core.ticket_drop)
+    live: ClassVar[set[int]] = set()
 
     def __init__(
         self, number: int, token: int, keys: Sequence[str] | None, told: Told | None
     ) -> None:
-        self._owned = False
-        self._number = number
+        super().__init__(number)
         self._token = token
         self._keys: tuple[str, ...] = tuple(core.ticket_keys(number) if keys is None else keys)
         self._told = told
@@ -107,9 +104,7 @@ class Ticket(Owner):
 
     def close(self) -> None:
         """Give the grant back in the background, unless that was done or `keep` called."""
-        finish(core.ticket_drop, self._number)
-        live_tickets.discard(self._number)
-        self._owned = False
+        super().close()
         self._tell_released()
 
     def keep(self) -> None:
@@ -131,11 +126,6 @@ class Ticket(Owner):
         """As `fence`, for a further transaction under the same ticket."""
         _fence.fence(cursor, self._keys, self._token, again=True)
 
-    def own(self) -> None:
-        """See `Owner`."""
-        live_tickets.add(self._number)
-        self._owned = True
-
     def require(self, min_work_ms: int) -> None:
         """Check C16 the last time, where the caller resumes: give back what came too late."""
         left = core.ticket_remaining_ms(self._number)
@@ -151,38 +141,6 @@ class Ticket(Owner):
     def _tell_released(self) -> None:
         if self._told is not None:
             self._told.released()
-
-    def __enter__(self) -> Ticket:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Ticket:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def __del__(
-        self,
-        finish: Callable[..., None] = finish,
-        drop: Any = core.ticket_drop,
-        live: set[int] = live_tickets,
-    ) -> None:  # the module may be gone by then
-        if getattr(self, "_owned", False):
-            finish(drop, self._number)
-            live.discard(self._number)
 
     def __repr__(self) -> str:
         return f"Ticket(keys={self._keys!r}, token={self._token}, remaining={self.remaining})"
