@@ -171,6 +171,27 @@ fn a_part_that_does_not_exist_is_refused_with_those_that_do() {
     );
 }
 
+/// Bash leaves a function at an error of its own, such as a number that is none, and goes on.
+#[test]
+fn a_part_that_ends_early_is_a_failure() {
+    let text = fs::read_to_string(root().join("scripts/test")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let scripts = folder.path().join("scripts");
+    fs::create_dir(&scripts).unwrap();
+    let early = text.replace("part_rust() {", "part_rust() {\n  passed=$((passed + 1 1))");
+    assert!(early != text);
+    fs::write(scripts.join("test"), early).unwrap();
+    fs::copy(root().join("scripts/lib.sh"), scripts.join("lib.sh")).unwrap();
+    fs::copy(root().join("Cargo.toml"), folder.path().join("Cargo.toml")).unwrap();
+    let tools = tools(&[RUSTC, ("cargo", "exit 0")]);
+    let mut command = Command::new(tools.path().join("bash"));
+    command.arg(scripts.join("test")).arg("rust");
+    let output = command.env("PATH", tools.path()).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(!output.status.success(), "{said}");
+    assert_eq!(said.lines().last(), Some("0 passed, 1 failed"), "{said}");
+}
+
 #[test]
 fn the_demo_gets_the_options() {
     let folder = tempfile::tempdir().unwrap();
