@@ -64,9 +64,15 @@ impl Server {
 
     #[track_caller]
     pub fn holds_nothing_soon(&self) {
-        until("nothing is held", || {
+        self.holds_soon(0);
+    }
+
+    /// At most so many grants, and nobody waits.
+    #[track_caller]
+    pub fn holds_soon(&self, most: usize) {
+        until("no more than that is held", || {
             let stats = self.broker.stats();
-            stats.grants == 0 && stats.waiters == 0
+            stats.grants <= most && stats.waiters == 0
         });
     }
 }
